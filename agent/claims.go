@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,8 @@ func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *all
 	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library, Worker: a.cfg.Worker}
 	c.driver = dra.New(dra.Config{
 		Driver: a.cfg.DRADriver, Pool: a.cfg.NodeName, CDIKind: cdi.AgentKind, ClaimCDIKind: cdi.ClaimKind, ExtraDevices: func() []string { return *c.extra.Load() },
+		Injectable:     func(id string) error { return c.plan.Load().injectable(id) },
+		KubeletDevices: c.kubeletDevices,
 		Variants: func(id string, f allocator.Features) (allocator.Features, error) {
 			return c.plan.Load().claimVariants(id, f)
 		},
@@ -170,6 +173,7 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 	if c == nil { // without a DRA driver, the kubelet deletes the slices, and no claim can be prepared
 		now := time.Now()
 		o.Pool, o.Allocations = allocator.Pool{Acknowledged: now}, &allocator.Allocations{Requested: now, Received: now}
+		o.Claims = claimsOfEarlierDriver(r, prepared)
 		return
 	}
 	for _, claim := range c.gate.Claims() {
@@ -194,6 +198,36 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 			o.Pool.IDs[id] = true
 		}
 	}
+}
+
+// claimsOfEarlierDriver returns the prepared claims with devices of this agent, whose DRA driver was disabled meanwhile.
+// Their pods keep the devices: the kubelet starts their containers without calling a driver.
+func claimsOfEarlierDriver(r partResolver, prepared []kubelet.PreparedClaim) (claims []allocator.Claim) {
+	for _, p := range prepared {
+		claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
+		for _, d := range p.Devices {
+			if id, ok := dra.DeviceID(d.Name); ok && slices.ContainsFunc(d.CDI, isAgentDevice) {
+				claim.Devices, claim.Parts = append(claim.Devices, id), append(claim.Parts, r.device(id))
+			}
+		}
+		if len(claim.Devices) > 0 {
+			claims = append(claims, claim)
+		}
+	}
+	return claims
+}
+
+// kubeletDevices implements dra.Config.KubeletDevices.
+func (c *claims) kubeletDevices(uid string) (names []string, err error) {
+	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
+	for _, p := range prepared {
+		for _, d := range p.Devices {
+			if p.UID == uid && d.Driver == c.driverName && d.Pool == c.poolName {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	return names, err
 }
 
 // allocated returns the names of the claims that devices of the node are allocated to, by device ID; one of them if
@@ -321,6 +355,7 @@ func (c *claims) status() *status.DRA {
 		}
 		s.Claims = append(s.Claims, claim)
 	}
+	s.Claims = append(s.Claims, c.unrecorded()...)
 	s.Waiting, s.Refused = c.observer.awaiting(), c.observer.refused()
 	for _, foreign := range pool.Foreign {
 		s.Slices.Foreign = append(s.Slices.Foreign, foreign.Name)
@@ -329,6 +364,21 @@ func (c *claims) status() *status.DRA {
 		s.Slices.Error = cmp.Or(s.Slices.Error, "the API server refuses "+name+": "+pool.Refused[name])
 	}
 	return s
+}
+
+// unrecorded returns the claims that were restored from the kubelet's checkpoint and not prepared again since.
+func (c *claims) unrecorded() (unrecorded []status.Claim) {
+	recorded := map[string]bool{}
+	for _, r := range c.driver.Records() {
+		recorded[r.UID] = true
+	}
+	for _, claim := range c.gate.Claims() {
+		full, _, _ := strings.Cut(claim.Name, " ") // without the pods
+		if namespace, name, _ := strings.Cut(full, "/"); !recorded[claim.UID] {
+			unrecorded = append(unrecorded, status.Claim{Namespace: namespace, Name: name, UID: claim.UID, Devices: slices.Concat(claim.Devices, claim.Admin)})
+		}
+	}
+	return unrecorded
 }
 
 // The errors of a config that requires DRA while it is disabled.

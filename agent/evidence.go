@@ -17,8 +17,10 @@ import (
 )
 
 const (
-	// evidenceTimeout bounds a request to the kubelet, the container runtime or the API server.
+	// evidenceTimeout bounds a request to the kubelet or the container runtime.
 	evidenceTimeout = 5 * time.Second
+	// claimsTimeout bounds the list of all ResourceClaims of the cluster, which can have hundreds of pages.
+	claimsTimeout = time.Minute
 	// writeTimeout bounds the wait for the kubelet to write its checkpoint. After that, the existing one is read.
 	writeTimeout = time.Second
 	// firstResponseTimeout is how long the agent waits after its start for the first response of an optional source.
@@ -252,7 +254,11 @@ func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidenc
 	query(todo.Checkpoint, func(ctx context.Context) error { e.checkpoint, err = c.checkpoint(ctx, todo.Resend != ""); return err })
 	query(todo.Runtime, func(ctx context.Context) error { e.runtime, err = c.containers(ctx); return err })
 	query(todo.Runtime, func(context.Context) error { e.prepared, err = kubelet.PreparedClaims(c.cfg.kubeletRoot()); return err })
-	query(todo.Allocations, func(ctx context.Context) error { e.allocations = c.allocations(ctx); return nil })
+	if todo.Allocations {
+		ctx, cancel := context.WithTimeout(ctx, claimsTimeout)
+		defer cancel()
+		e.allocations = c.allocations(ctx)
+	}
 	return e, errors.Join(errs...)
 }
 

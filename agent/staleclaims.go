@@ -26,7 +26,7 @@ func (c *claims) watchStale(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// releaseStale releases the recorded claims that the kubelet's checkpoint lacks and also lacked at the previous read
+// releaseStale releases the claims that the kubelet's checkpoint lacks and also lacked at the previous read
 // (before). It returns the UIDs of the other claims that the checkpoint lacks.
 func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *slog.Logger) map[string]bool {
 	missing := c.missing()
@@ -43,12 +43,15 @@ func (c *claims) releaseStale(ctx context.Context, before map[string]bool, log *
 	return missing
 }
 
-// missing returns the UIDs of the recorded claims that the kubelet's checkpoint lacks; none if the checkpoint does not
+// missing returns the UIDs of the prepared claims that the kubelet's checkpoint lacks; none if the checkpoint does not
 // exist or cannot be read.
 func (c *claims) missing() map[string]bool {
 	missing := map[string]bool{}
 	for _, r := range c.driver.Records() {
 		missing[r.UID] = true
+	}
+	for _, claim := range c.gate.Claims() {
+		missing[claim.UID] = true
 	}
 	if len(missing) == 0 {
 		return missing

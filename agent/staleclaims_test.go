@@ -33,14 +33,15 @@ func TestStaleClaims(t *testing.T) {
 	c := &claims{node: host.NewRoot("/"), kubeletDir: dir, gate: gate}
 	c.driver = dra.New(dra.Config{Driver: "gpu.nvidia.com", Pool: "node", KubeletDir: dir, StateDir: dir, Gate: gate}, log)
 	// noList is in an unknown format, which proves nothing.
-	const none, one, noList = `{"Data":"{\"ClaimInfoStateList\":[]}"}`, `{"Data":"{\"ClaimInfoStateList\":[{\"ClaimUID\":\"uid-a\"},{\"ClaimUID\":\"uid-b\"}]}"}`, `{"Data":"{}"}`
+	gate.Restore(allocator.Claim{UID: "uid-c", Devices: []string{"GPU-1"}}) // has no record
+	const none, all, noList = `{"Data":"{\"ClaimInfoStateList\":[]}"}`, `{"Data":"{\"ClaimInfoStateList\":[{\"ClaimUID\":\"uid-a\"},{\"ClaimUID\":\"uid-b\"},{\"ClaimUID\":\"uid-c\"}]}"}`, `{"Data":"{}"}`
 	var missing map[string]bool
 	for _, step := range []struct {
 		checkpoint string
 		missing    int // claims that are released if the next read lacks them, too
 		records    int // afterwards
 	}{
-		{"", 0, 2}, {one, 0, 2}, {none, 2, 2}, {one, 0, 2}, {none, 2, 2}, {noList, 0, 2}, {none, 2, 2}, {none, 0, 0},
+		{"", 0, 2}, {all, 0, 2}, {none, 3, 2}, {all, 0, 2}, {none, 3, 2}, {noList, 0, 2}, {none, 3, 2}, {none, 0, 0},
 	} {
 		if step.checkpoint != "" { // else there is none yet
 			write("dra_manager_state", step.checkpoint)

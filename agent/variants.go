@@ -147,6 +147,17 @@ func (p *plan) variantFaults() map[string]gpu.Fault {
 	return faults
 }
 
+// injectable implements dra.Config.Injectable.
+func (p *plan) injectable(id string) error {
+	if p.verified[cdi.AgentKind+"="+id] {
+		return nil
+	}
+	if fault := p.parts.Faults[id]; !fault.None() {
+		return fmt.Errorf("%w: %s", allocator.ErrUnhealthy, fault)
+	}
+	return fmt.Errorf("%w: the CDI spec does not contain it", allocator.ErrHeld)
+}
+
 // claimVariants implements dra.Config.Variants.
 func (p *plan) claimVariants(id string, selected allocator.Features) (allocator.Features, error) {
 	var needed []string

@@ -71,12 +71,12 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 			mix(maphash.String(seed, p))
 		}
 		mix(maphash.Comparable(seed, struct {
-			SavedEntry
+			entryFields
 			accepts, dirty                                          bool
 			seq, endedClaims                                        uint64
 			last, withdrawn, processed, unrecorded, released, ended time.Time
 		}{
-			SavedEntry{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain}, e.accepts, e.dirty, e.seq, e.endedClaims, e.last, e.withdrawn,
+			entryFields{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain}, e.accepts, e.dirty, e.seq, e.endedClaims, e.last, e.withdrawn,
 			e.processed, e.unrecorded, e.released, e.ended,
 		}))
 	}
@@ -89,7 +89,10 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 		mix(maphash.String(seed, c.UID))
 	}
 	for _, s := range w.saved.Entries {
-		mix(maphash.Comparable(seed, s))
+		mix(maphash.Comparable(seed, entryFields{s.Key, s.Part, s.State, s.Features, s.Capacity, s.Drain}))
+		for _, p := range s.Pods {
+			mix(maphash.String(seed, p))
+		}
 	}
 	for _, c := range w.todo.Close {
 		mix(maphash.Comparable(seed, c))
@@ -97,6 +100,16 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 	mix(maphash.String(seed, w.todo.Resend))
 	mix(maphash.Comparable(seed, w.saved.Complete))
 	return h
+}
+
+// entryFields are the comparable fields of a SavedEntry.
+type entryFields struct {
+	Key      Key
+	Part     Part
+	State    State
+	Features Features
+	Capacity Amount
+	Drain    Drain
 }
 
 // FuzzModel decodes actions from fuzzed bytes.

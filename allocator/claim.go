@@ -29,7 +29,14 @@ type Claim struct {
 }
 
 // distinct returns the IDs of Devices, each once and sorted.
-func (c Claim) distinct() []string { return slices.Compact(slices.Sorted(slices.Values(c.Devices))) }
+func (c Claim) distinct() []string { return distinct(c.Devices) }
+
+func distinct(ids []string) []string { return slices.Compact(slices.Sorted(slices.Values(ids))) }
+
+// SameDevices reports whether two claims hold and monitor the same devices.
+func (c Claim) SameDevices(d Claim) bool {
+	return slices.Equal(c.distinct(), d.distinct()) && slices.Equal(distinct(c.Admin), distinct(d.Admin))
+}
 
 // monitors reports whether a pod may have devices of other holders through the claim's admin access.
 func (c Claim) monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
@@ -201,6 +208,14 @@ func (g *Gate) Restore(c Claim) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.claims[c.UID] = c
+}
+
+// Claim returns a prepared claim.
+func (g *Gate) Claim(uid string) (c Claim, prepared bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, prepared = g.claims[uid]
+	return c, prepared
 }
 
 // Unprepare ends the use of devices by a claim. Other claims get them once no container uses them any more.

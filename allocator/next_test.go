@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -298,5 +299,31 @@ func BenchmarkNext(b *testing.B) {
 	n.next(0)
 	for b.Loop() {
 		Next(n.ledger, n.o, at(time.Second))
+	}
+}
+
+// An agent finds the pods of an earlier one that still have a sandbox, although the runtime reports no container with
+// the device, nor the kubelet a claim.
+func TestSavedPods(t *testing.T) {
+	n := newFixture("0")
+	n.o.Wanted = wantsFor(SliceOutlet, "0")
+	n.expect(t, 0, "slice 0 available")
+	n.o.Claims = []Claim{{UID: "claim", Pods: []string{"pod"}, Devices: []string{"0"}, Parts: []Part{whole("0")}}}
+	n.next(0)
+	saved := n.ledger.Save()
+	if got := saved.Entries[0].Pods; !slices.Equal(got, []string{"pod"}) {
+		t.Fatalf("saved pods %v", got)
+	}
+	n.ledger, n.o.Claims = Start(&saved, false, at(0)), nil
+	for _, tc := range []struct {
+		ready bool
+		want  []string
+	}{{true, []string{"pod"}}, {false, nil}} {
+		n.next(time.Minute)
+		n.o.Runtime = &Runtime{Requested: at(2 * time.Minute), Received: at(2 * time.Minute), Sandboxes: map[string]bool{"pod": tc.ready}}
+		n.next(3 * time.Minute)
+		if got := n.ledger.Save().Entries[0].Pods; !slices.Equal(got, tc.want) {
+			t.Errorf("sandbox ready %t: pods %v, want %v", tc.ready, got, tc.want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -20,6 +21,10 @@ type SavedEntry struct {
 	Features Features `json:"features,omitempty"`
 	Capacity Amount   `json:"capacity,omitzero"`
 	Drain    Drain    `json:"drain,omitzero"`
+
+	// Pods are the UIDs of the pods that may hold a device of the slice. Not every runtime reports which containers have
+	// devices of claims, so the next agent needs the pods to find their sandboxes.
+	Pods []string `json:"pods,omitempty"`
 }
 
 // Save returns the state to save. It must be on disk before the ledger is advertised, so that the next agent finds
@@ -33,7 +38,11 @@ func (l Ledger) Save() Saved {
 			}
 			e.State = StateReleased // the kubelet may still have it in its list
 		}
-		saved.Entries = append(saved.Entries, SavedEntry{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain})
+		s := SavedEntry{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain, nil}
+		if e.dirty && e.sliced() {
+			s.Pods = e.pods
+		}
+		saved.Entries = append(saved.Entries, s)
 	}
 	return saved
 }
@@ -58,7 +67,7 @@ func Start(saved *Saved, fresh bool, now time.Time) Ledger {
 			continue
 		}
 		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Features: s.Features, Capacity: s.Capacity, Drain: s.Drain, dirty: true,
-			last: now, withdrawn: now}
+			last: now, withdrawn: now, pods: slices.Compact(slices.Sorted(slices.Values(s.Pods)))}
 		e.claimEnded(now)
 		switch s.State {
 		case StateReleased:

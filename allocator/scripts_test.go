@@ -75,7 +75,7 @@ var scripts = map[string]string{
 		configure 2; rounds 6; create 5; rounds 3; configure 1; rounds 7; rounds 7; configure 2`,
 	"a share waits for containers without a claim": `
 		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; run agent;
-		force 2; unprepare; restart agent; run agent; pass; run agent; run agent; schedule 1; prepare 0`,
+		force 2; unprepare; restart agent, no state; rounds 7; rounds 7; schedule 1; prepare 0`,
 	"a share waits for sandboxes without a claim": `
 		configure 6; rounds 3; schedule 1; prepare 0; start 0; start 1; start 2; schedule 1; prepare 0; run agent; run agent;
 		force 2; unprepare; run agent; pass; run agent; run agent; schedule 1; prepare 0`,

@@ -25,6 +25,16 @@ type Config struct {
 
 	ClaimCDIKind string // of the CDI devices for a single claim, which are named by its UID: "gpucdi.dev/claim"
 
+	// Injectable returns the reason why the CDI spec lacks a device; nil if the spec contains it. The error wraps
+	// allocator.ErrHeld if the device is about to be written. Injectable must not block. May be nil if the spec contains
+	// all devices.
+	Injectable func(id string) error
+
+	// KubeletDevices returns the names of the devices that the kubelet has received for a claim in earlier calls. It adds
+	// those of a later call to them, and forgets them when the claim is unprepared. May be nil if claims are not allocated
+	// again.
+	KubeletDevices func(uid string) ([]string, error)
+
 	// Variants returns the selected features that the CDI device of a device lacks. For each of them, the claim gets a
 	// variant: a CDI device that adds the feature. The error is the reason why a variant is not available; it wraps
 	// allocator.ErrHeld if the variant is about to be written. Variants must not block.
@@ -83,6 +93,7 @@ type Gate interface {
 	Prepare(claim allocator.Claim) error // see allocator.Gate for the errors
 	Restore(claim allocator.Claim)
 	Unprepare(uid string)
+	Claim(uid string) (c allocator.Claim, prepared bool)
 	Changed() <-chan struct{}
 }
 
@@ -147,6 +158,12 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.Wait == 0 {
 		cfg.Wait = defaultWait
+	}
+	if cfg.Injectable == nil {
+		cfg.Injectable = func(string) error { return nil }
+	}
+	if cfg.KubeletDevices == nil {
+		cfg.KubeletDevices = func(string) ([]string, error) { return nil, nil }
 	}
 	if cfg.SetTimeSlice == nil {
 		cfg.SetTimeSlice = func(context.Context, string, gpu.TimeSlice) error { return errors.ErrUnsupported }

@@ -111,6 +111,13 @@ func (g *fakeGate) Restore(c allocator.Claim) {
 	g.claims[c.UID] = c
 }
 
+func (g *fakeGate) Claim(uid string) (allocator.Claim, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, found := g.claims[uid]
+	return c, found
+}
+
 func (g *fakeGate) Unprepare(uid string) {
 	g.report("Unprepare")
 	g.mu.Lock()

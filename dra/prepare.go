@@ -125,11 +125,17 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	if err := record.checkPods(pods); err != nil {
 		return Record{}, err
 	}
+	if restored, found := d.cfg.Gate.Claim(ref.uid); found && !restored.SameDevices(record.grant()) {
+		if err := d.checkFormer(ref.uid, devices); err != nil {
+			return Record{}, err
+		}
+		d.cfg.Gate.Unprepare(ref.uid)
+	}
 	prepare := func() error {
 		if err := d.selectVariants(record.Devices); err != nil {
 			return err
 		}
-		return d.cfg.Gate.Prepare(record.grant())
+		return d.grant(record)
 	}
 	if err := d.await(ctx, record, prepare); err != nil {
 		return Record{}, err
@@ -140,6 +146,7 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	}
 	if err != nil {
 		d.cfg.Gate.Unprepare(ref.uid)
+		d.cfg.Changed() // or other claims for parts of the GPU would wait until its containers are listed again
 		return Record{}, err
 	}
 	// A crash before the record is written leaves nothing: the kubelet has no response and the containers no devices.
@@ -151,6 +158,37 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	}
 	d.cfg.Changed()
 	return record, d.applySettings(ctx, record, pods)
+}
+
+// grant makes the gate grant the devices of a record. The CDI spec contains devices that the gate grants for the first
+// time; it may lack those of a prepared claim, and those that the claim only monitors.
+func (d *Driver) grant(r Record) error {
+	_, prepared := d.cfg.Gate.Claim(r.UID)
+	for _, device := range r.Devices {
+		if !prepared && !device.Admin {
+			continue
+		}
+		if err := d.cfg.Injectable(device.ID); err != nil {
+			return fmt.Errorf("%s: %w", device.ID, err)
+		}
+	}
+	return d.cfg.Gate.Prepare(r.grant())
+}
+
+// checkFormer returns an error if the kubelet would give the pods of a claim other devices in addition to the given ones.
+// This is the case if the claim was allocated again, and the kubelet restarted before it unprepared the claim.
+func (d *Driver) checkFormer(uid string, devices []Device) error {
+	names, err := d.cfg.KubeletDevices(uid)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(devices, func(device Device) bool { return device.Name == name }) {
+			return fmt.Errorf("the kubelet would also give its pods %s, which the claim had before; delete the pods of the claim",
+				host.Printable(name, maxShown))
+		}
+	}
+	return nil
 }
 
 // applySettings applies the settings of GPUs that a claim requires before its containers start. The claim's record must
@@ -198,6 +236,9 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		if !record.sameDevices(devices) {
 			// The claim was allocated again, after its pods were deleted by force. The gate withholds the former devices
 			// from other claims while containers use them.
+			if err := d.checkFormer(ref.uid, devices); err != nil {
+				return Record{}, err
+			}
 			if err := d.release(ctx, record); err != nil {
 				return Record{}, err
 			}
@@ -212,7 +253,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		}
 		next = record.withPods(pods)
 	}
-	if err := d.await(ctx, next, func() error { return d.cfg.Gate.Prepare(next.grant()) }); err != nil {
+	if err := d.await(ctx, next, func() error { return d.grant(next) }); err != nil {
 		return Record{}, err
 	}
 	if !slices.Equal(next.Pods, record.Pods) {
@@ -302,11 +343,12 @@ func (d *Driver) ReleaseStale(ctx context.Context, uid string, stale func() bool
 		return err
 	}
 	defer d.locks.unlock(uid)
-	record, recorded := d.records.get(uid)
-	if !recorded || !stale() {
+	record, _ := d.records.get(uid)
+	if !stale() {
 		return nil
 	}
-	d.log.Warn("stale claim released, the kubelet's checkpoint lacks it", "claim", record.Namespace+"/"+record.Name, "uid", uid)
+	record.UID = uid // a claim that was restored from the kubelet's checkpoint has no record
+	d.log.Warn("stale claim released, the kubelet's checkpoint lacks it", "namespace", record.Namespace, "claim", record.Name, "uid", uid)
 	return d.release(ctx, record)
 }
 

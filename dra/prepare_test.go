@@ -288,12 +288,24 @@ func TestRecordKeepsLatestPods(t *testing.T) {
 	}
 }
 
-// A claim that is allocated again, with other devices, releases the former ones.
+// A claim that is allocated again, with other devices, releases the former ones, unless the kubelet would give them to
+// its pods, too.
 func TestAllocatedAgain(t *testing.T) {
 	n := newNode(t)
+	var kubeletDevices []string
+	n.cfg.KubeletDevices = func(string) ([]string, error) { return kubeletDevices, nil }
+	n.restart()
 	n.add("a", "0")
 	n.prepares("a", "0")
 	n.add("a", "1")
+	kubeletDevices = []string{"gpu-0"}
+	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "the kubelet would also give its pods gpu-0, which the claim had before; delete the pods") {
+		t.Errorf("error %v", err)
+	}
+	if got := n.gate.claims["uid-a"].Devices; !slices.Equal(got, []string{"GPU-0"}) {
+		t.Errorf("devices %v", got)
+	}
+	kubeletDevices = nil // it has unprepared the claim
 	n.prepares("a", "1")
 	n.recorded("uid-a")
 	n.add("b", "0")
@@ -301,6 +313,57 @@ func TestAllocatedAgain(t *testing.T) {
 	if got := n.gate.claims["uid-a"].Devices; !slices.Equal(got, []string{"GPU-1"}) {
 		t.Errorf("devices %v", got)
 	}
+}
+
+// A claim that an earlier agent prepared gets other devices only if the kubelet does not have the former ones. Its
+// requests with admin access may have been unknown.
+func TestRestoredClaim(t *testing.T) {
+	n := newNode(t)
+	var err error
+	n.cfg.KubeletDevices = func(string) ([]string, error) { return []string{"gpu-0"}, err }
+	n.restart()
+	restored := allocator.Claim{UID: "uid-a", Name: "default/a", Devices: []string{"GPU-0"}}
+	n.gate.Restore(restored)
+	n.add("a", "1")
+	for _, want := range []string{"which the claim had before", "unreadable"} {
+		if _, got := n.prepare("a"); got == nil || !strings.Contains(got.Error(), want) {
+			t.Errorf("error %v, want %q", got, want)
+		}
+		err = errors.New("unreadable")
+	}
+	if got := n.gate.claims["uid-a"].Devices; !slices.Equal(got, restored.Devices) || len(n.driver.Records()) > 0 {
+		t.Errorf("devices %v, records %v", got, n.driver.Records())
+	}
+	err = nil
+	claim := allocated("a", "0")
+	claim.Devices[0].AdminAccess = true
+	n.claims.set("a", claim)
+	n.prepares("a", "0")
+	if got := n.gate.claims["uid-a"]; len(got.Devices) > 0 || !slices.Equal(got.Admin, []string{"GPU-0"}) {
+		t.Errorf("claim %+v", got)
+	}
+}
+
+// A prepared claim, and one that only monitors a GPU, is refused while the CDI spec lacks its device.
+func TestNotInjectable(t *testing.T) {
+	n := newNode(t)
+	var missing error
+	n.cfg.Injectable = func(string) error { return missing }
+	n.restart()
+	n.add("a", "0")
+	n.prepares("a", "0")
+	monitor := allocated("monitor", "0")
+	monitor.Devices[0].AdminAccess = true
+	n.claims.set("monitor", monitor)
+	missing = fmt.Errorf("%w: no device node", allocator.ErrUnhealthy)
+	for _, name := range []string{"a", "monitor"} {
+		if _, err := n.prepare(name); err == nil || !strings.Contains(err.Error(), "GPU-0: unhealthy device: no device node") {
+			t.Errorf("claim %s: error %v", name, err)
+		}
+	}
+	missing = nil
+	n.prepares("a", "0")
+	n.prepares("monitor", "0")
 }
 
 // A call that cannot write or remove the record is refused, and leaves the claim unchanged.

@@ -103,9 +103,9 @@ type Claim struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       string    `json:"uid"`
-	Devices   []string  `json:"devices"` // IDs
-	Pods      []string  `json:"pods"`    // names, as of the latest call of the kubelet
-	Prepared  time.Time `json:"prepared"`
+	Devices   []string  `json:"devices"`           // IDs
+	Pods      []string  `json:"pods"`              // names, as of the latest call of the kubelet
+	Prepared  time.Time `json:"prepared,omitzero"` // zero if only the kubelet's checkpoint lists the claim
 	Damaged   string    `json:"damaged,omitempty"` // why its file in the state directory cannot be read; only UID is known then
 }
 

@@ -86,9 +86,16 @@ func explainDevice(w io.Writer, n status.Node, d status.Device) {
 	}
 	for _, c := range n.DRA.Claims {
 		if slices.Contains(c.Devices, d.ID) {
-			line(w, "  prepared for: claim %s/%s, %s ago", c.Namespace, c.Name, age(c.Prepared))
+			line(w, "  prepared for: claim %s/%s, %s", c.Namespace, c.Name, preparedWhen(c))
 		}
 	}
+}
+
+func preparedWhen(c status.Claim) string {
+	if c.Prepared.IsZero() {
+		return "by an earlier agent"
+	}
+	return age(c.Prepared) + " ago"
 }
 
 func throughClaim(h status.Holder) string {
@@ -110,7 +117,7 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 	}
 	for _, c := range n.DRA.Claims {
 		if is(c.Namespace, c.Name) {
-			line(w, "Claim %s/%s was prepared %s ago, for %s", namespace, name, age(c.Prepared), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
+			line(w, "Claim %s/%s was prepared %s, for %s", namespace, name, preparedWhen(c), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
 			explainDevices(w, n, c.Devices)
 		}
 	}

@@ -72,6 +72,13 @@ func (g *gate) Unprepare(uid string) {
 	g.changed = make(chan struct{})
 }
 
+func (g *gate) Claim(uid string) (allocator.Claim, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, found := g.claims[uid]
+	return c, found
+}
+
 func (g *gate) Changed() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
