@@ -29,7 +29,6 @@ type mpsControl interface {
 	RemoveServer(ctx context.Context, gpu string) error
 	Watch(ctx context.Context, changed chan<- struct{}, log *slog.Logger)
 	Directory(s mps.Share) string
-	ServerDirectory(gpu string) string
 }
 
 // computeModes reads and sets the compute modes of GPUs. *driver.Settings implements it.
@@ -50,7 +49,7 @@ type computeLimits struct {
 	node     host.Root
 	specDir  string
 	control  mpsControl
-	probe    func(ctx context.Context, dir string) error // calls CUDA as a client of the server with a pipe directory
+	probe    func(ctx context.Context, uuid string) error // calls CUDA as a client of the server of a GPU
 	settings computeModes
 	pods     podReader                                                                 // nil without API server access
 	podName  func(ctx context.Context, uid string) (namespace, name string, err error) // from the container runtime
@@ -74,9 +73,12 @@ type preparedClaims interface {
 
 // newComputeLimits returns the limits without claims. client is nil without API server access.
 func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *computeLimits {
-	program := mps.Program{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library}
+	control := &mps.Control{
+		Program: mps.Program{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library},
+		Dir:     filepath.Join(a.cfg.StateDir, mps.Dir),
+	}
 	c := &computeLimits{
-		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: &mps.Control{Program: program, Dir: filepath.Join(a.cfg.StateDir, mps.Dir)},
+		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: control,
 		settings: &a.settings, gate: gate, latest: a.latest.Load, log: a.log,
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
 		started: map[string]time.Time{}, changed: newExclusiveGPUs(a.cfg.StateDir, a.log),
@@ -84,7 +86,7 @@ func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *
 	if client != nil {
 		c.pods = client
 	}
-	c.probe = func(ctx context.Context, dir string) error { return program.Probe(ctx, a.cfg.Worker, dir) }
+	c.probe = func(ctx context.Context, uuid string) error { return control.Probe(ctx, a.cfg.Worker, uuid) }
 	c.podName = func(ctx context.Context, uid string) (namespace, name string, err error) {
 		return runtime.PodName(ctx, a.cfg.Node, a.cfg.KubeletDir, uid)
 	}

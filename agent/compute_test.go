@@ -117,8 +117,7 @@ func (n *ceiledNode) Watch(ctx context.Context, changed chan<- struct{}, _ *slog
 	}
 }
 
-func (n *ceiledNode) Directory(s mps.Share) string      { return filepath.Join(n.dir, s.Name) }
-func (n *ceiledNode) ServerDirectory(gpu string) string { return filepath.Join(n.dir, gpu) }
+func (n *ceiledNode) Directory(s mps.Share) string { return filepath.Join(n.dir, s.Name) }
 
 func (n *ceiledNode) ComputeMode(context.Context, string) (gpu.ComputeMode, error) {
 	return n.mode, nil

@@ -188,7 +188,7 @@ func (c *computeLimits) probeServer(ctx, commands context.Context, uuid string) 
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, probeTimeout, fmt.Errorf("no response within %s", probeTimeout))
 	defer cancel()
-	problem := c.probe(limited, c.control.ServerDirectory(uuid))
+	problem := c.probe(limited, uuid)
 	return c.alone(ctx, func() error {
 		switch {
 		case !c.isUsed(uuid): // the server may have ended during the call

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
@@ -39,13 +40,17 @@ type Share struct {
 }
 
 // Control sends commands to the control daemon. Its methods are safe for concurrent use, and idempotent, so a failed
-// call can be repeated. They return when ctx ends, except while they wait for a concurrent change.
+// call can be repeated. They return when ctx ends, except while they wait for a concurrent change. A command whose
+// program the kernel does not kill then is not repeated before that program has exited.
 type Control struct {
 	Program Program
 	Dir     string // pipe directory of the daemon, the same path on the node and in this process
 
 	mu  sync.Mutex // serializes changes: a check and the change that follows it
 	run runner     // nil: Program.run
+
+	commands host.Calls // by arguments
+	probes   host.Calls // by UUID of the GPU
 }
 
 // runner runs the control program with arguments and returns its output.
@@ -75,8 +80,18 @@ func server(uuid string) string {
 // Directory returns the directory of a share, for CUDA_MPS_PIPE_DIRECTORY.
 func (c *Control) Directory(s Share) string { return filepath.Join(c.Dir, server(s.GPU), s.Name) }
 
-// ServerDirectory returns the directory of the server of a GPU, for CUDA_MPS_PIPE_DIRECTORY of a client that tests it.
-func (c *Control) ServerDirectory(gpu string) string { return filepath.Join(c.Dir, server(gpu)) }
+// Probe calls CUDA as a client of the server of a GPU, in a process of the driver worker executable. It returns when ctx
+// ends, even if the process hangs in the kernel. Until that process has exited, further calls for this GPU fail.
+func (c *Control) Probe(ctx context.Context, worker, gpu string) error {
+	err := c.probes.Do(ctx, gpu, func() error { return c.Program.probe(ctx, worker, filepath.Join(c.Dir, server(gpu))) })
+	switch {
+	case errors.Is(err, host.ErrNotExited):
+		return fmt.Errorf("starting %s: %w", filepath.Base(worker), err)
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
+}
 
 // EnsureServer creates the server of a GPU unless it exists, and replaces one that has died.
 func (c *Control) EnsureServer(ctx context.Context, gpu string) error {
@@ -293,11 +308,22 @@ func (c *Control) command(ctx context.Context, args ...string) (string, error) {
 	if run == nil {
 		run = c.Program.run
 	}
-	out, err := run(ctx, c.Dir, args...)
-	if err != nil && !sockets.HasListener(ctx, socket) { // a killed daemon leaves its socket behind
+	var out string
+	err := c.commands.Do(ctx, strings.Join(args, " "), func() (err error) {
+		out, err = run(ctx, c.Dir, args...)
+		return err
+	})
+	switch {
+	case err == nil:
+		return out, nil
+	case !sockets.HasListener(ctx, socket): // a killed daemon leaves its socket behind
 		return "", ErrNotRunning
+	case errors.Is(err, host.ErrNotExited):
+		err = fmt.Errorf("starting %s %s: %w", controlName, strings.Join(args, " "), err)
+	case ctx.Err() != nil:
+		err = fmt.Errorf("waiting for %s %s: %w", controlName, strings.Join(args, " "), context.Cause(ctx))
 	}
-	return out, err
+	return "", err
 }
 
 // Watch sends to changed, which must have a buffer of one, when the daemon or a server starts or ends, until ctx ends. It

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 const gpu = "GPU-ab-cd"
@@ -278,6 +280,71 @@ func TestNotRunning(t *testing.T) {
 	d.socket.Close()
 	if _, err := c.Served(t.Context(), []string{gpu}); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("error %v of a daemon that was killed", err)
+	}
+}
+
+// A command whose program cannot be killed returns when its context ends. It fails until the program has exited; other
+// commands do not.
+func TestCommandHangs(t *testing.T) {
+	c, d := newControl(t)
+	end := make(chan struct{})
+	c.run = func(ctx context.Context, dir string, args ...string) (string, error) {
+		if args[0] == "server" {
+			<-end
+		}
+		return d.run(ctx, dir, args...)
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errors.New("no response"))
+	defer cancel()
+	const want = "waiting for nvidia-cuda-mps-control server list --format=csv,noheader: no response"
+	if _, err := c.Served(ctx, []string{gpu}); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if _, err := c.Served(t.Context(), []string{gpu}); !errors.Is(err, host.ErrNotExited) {
+		t.Errorf("error %v while the program has not exited", err)
+	}
+	if _, err := c.command(t.Context(), "namespace", "list"); err != nil {
+		t.Errorf("another command: %v", err)
+	}
+	close(end)
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		if _, err := c.Served(t.Context(), []string{gpu}); err == nil {
+			break
+		} else if time.Since(start) > 30*time.Second {
+			t.Fatal(err)
+		}
+	}
+}
+
+// As long as the process of an earlier call to CUDA has not exited, Probe starts no other one for the GPU.
+func TestProbeHangs(t *testing.T) {
+	root := t.TempDir()
+	worker := filepath.Join(root, "worker")
+	files := map[string]string{worker: "#!/bin/sh\necho $CUDA_MPS_PIPE_DIRECTORY; exit 1\n"}
+	for _, arch := range []string{"x86_64", "aarch64"} {
+		for _, name := range []string{"libnvidia-ml.so.1", "libcuda.so.1"} {
+			files[filepath.Join(root, "usr/lib", arch+"-linux-gnu", name)] = ""
+		}
+	}
+	for name, text := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &Control{Program: Program{Node: host.NewRoot(root)}, Dir: "/mps"}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errors.New("no response"))
+	defer cancel()
+	end := make(chan struct{})
+	defer close(end)
+	_ = c.probes.Do(ctx, gpu, func() error { <-end; return nil })
+	if err := c.Probe(t.Context(), worker, gpu); !errors.Is(err, host.ErrNotExited) {
+		t.Errorf("error %v while the earlier process has not exited", err)
+	}
+	if err := c.Probe(t.Context(), worker, "GPU-other"); err == nil || err.Error() != "exit status 1: /mps/gpu_other" {
+		t.Errorf("error %v for another GPU", err)
+	}
+	if err := c.Probe(ctx, worker, "GPU-other"); err == nil || err.Error() != "no response" {
+		t.Errorf("error %v after the end of the context", err)
 	}
 }
 

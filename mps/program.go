@@ -47,8 +47,8 @@ func (p Program) find() (host.DriverRoot, string, error) {
 		controlName, root, root.Programs)
 }
 
-// run runs the control program as a client of the daemon whose pipe directory is dir. It uses this process's loader and
-// libc: the program needs no other library.
+// run runs the control program as a client of the daemon whose pipe directory is dir, and waits for its exit even after
+// ctx has ended. It uses this process's loader and libc: the program needs no other library.
 func (p Program) run(ctx context.Context, dir string, args ...string) (string, error) {
 	root, program, err := p.find()
 	if err != nil {
@@ -61,9 +61,6 @@ func (p Program) run(ctx context.Context, dir string, args ...string) (string, e
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	host.KillWithChildren(cmd)
 	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
 		text := problem.String()
 		if text == "" {
 			text = out.String()
@@ -85,9 +82,9 @@ func (b *limitedBuffer) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Probe creates a CUDA context as a client of the server or namespace whose pipe directory is dir, in a process of the
-// driver worker executable. It returns when ctx ends, even if the server hangs.
-func (p Program) Probe(ctx context.Context, worker, dir string) error {
+// probe creates a CUDA context as a client of the server whose pipe directory is dir, in a process of the driver worker
+// executable. It waits for the exit of the process even after ctx has ended.
+func (p Program) probe(ctx context.Context, worker, dir string) error {
 	root, err := host.FindDriver(p.Node, p.DriverRoot, p.Library)
 	if err != nil {
 		return err
@@ -103,9 +100,6 @@ func (p Program) Probe(ctx context.Context, worker, dir string) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	host.KillWithChildren(cmd)
 	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 		return fmt.Errorf("%w: %s", err, host.Printable(out.String(), messageLimit))
 	}
 	return nil

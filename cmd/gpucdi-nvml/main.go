@@ -16,7 +16,7 @@ import (
 
 func main() {
 	cfg, libcuda := parseFlags()
-	if libcuda != "" { // see mps.Program.Probe
+	if libcuda != "" { // see mps.Control.Probe
 		if err := probe.Run(libcuda); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -30,14 +29,12 @@ type TimeSlicer struct {
 	Library    string // path of libnvidia-ml.so.1 on the node; empty: search the driver root
 	Worker     string // path of the driver worker, gpucdi-nvml
 
-	run func(ctx context.Context, root host.DriverRoot, program string, args ...string) error // nil: runSMI
-
-	mu      sync.Mutex
-	running map[string]bool // UUIDs of GPUs for which nvidia-smi has not exited
+	run   func(ctx context.Context, root host.DriverRoot, program string, args ...string) error // nil: runSMI
+	calls host.Calls                                                                            // by UUID of the GPU
 }
 
 // Set sets the time slice of a GPU with the driver's nvidia-smi, because NVML has no function for it. It returns when
-// ctx ends, even if nvidia-smi hangs in the kernel. Until nvidia-smi has exited, further calls for this GPU fail. The
+// ctx ends, even if nvidia-smi hangs in the kernel. Until that nvidia-smi has exited, further calls for this GPU fail. The
 // error wraps errors.ErrUnsupported if the GPU or the driver has no time slices.
 func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) error {
 	number := slices.Index(gpu.TimeSlices, t)
@@ -60,41 +57,14 @@ func (s *TimeSlicer) Set(ctx context.Context, uuid string, t gpu.TimeSlice) erro
 	if run == nil {
 		run = runSMI
 	}
-	if !s.begin(uuid) {
-		return fmt.Errorf("an earlier %s for this GPU has not exited; if this persists, find the cause in the kernel log and reboot the node", smiName)
-	}
-	done := make(chan error, 1)
-	go func() {
-		err := run(ctx, root, program, args...)
-		s.end(uuid)
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
+	err = s.calls.Do(ctx, uuid, func() error { return run(ctx, root, program, args...) })
+	switch {
+	case errors.Is(err, host.ErrNotExited):
+		return fmt.Errorf("starting %s for this GPU: %w", smiName, err)
+	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("waiting for %s: %w", smiName, context.Cause(ctx))
 	}
-}
-
-// begin marks nvidia-smi as running for a GPU, or returns false if it already is.
-func (s *TimeSlicer) begin(uuid string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running[uuid] {
-		return false
-	}
-	if s.running == nil {
-		s.running = map[string]bool{}
-	}
-	s.running[uuid] = true
-	return true
-}
-
-func (s *TimeSlicer) end(uuid string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.running, uuid)
+	return err
 }
 
 // findSMI returns the path of nvidia-smi in this process's file system.

@@ -121,7 +121,7 @@ func TestTimeSliceHangs(t *testing.T) {
 	if err := s.Set(ctx, testGPU, gpu.TimeSliceLong); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want a timeout", err)
 	}
-	if err := s.Set(t.Context(), testGPU, gpu.TimeSliceLong); err == nil || !strings.Contains(err.Error(), "an earlier nvidia-smi") {
+	if err := s.Set(t.Context(), testGPU, gpu.TimeSliceLong); err == nil || !errors.Is(err, host.ErrNotExited) {
 		t.Errorf("error %v, want one about the earlier call", err)
 	}
 	s.run = nil
