@@ -137,11 +137,12 @@ func (c *computeLimits) gpus(ctx context.Context) (shared, others map[string]boo
 	return shared, others, err
 }
 
-// planned returns the UUIDs of the GPUs that claims are to share through MPS.
+// planned returns the UUIDs of the GPUs that are to be shared through MPS. It omits GPUs that the driver cannot share
+// this way: they have a fault with the reason.
 func (c *computeLimits) planned() (uuids []string) {
 	for _, r := range c.latest().plan.resources {
 		for _, d := range r.Devices {
-			if d.Class == allocator.Ceiled {
+			if d.Class == allocator.Ceiled && !d.Unenforceable {
 				uuids = append(uuids, d.ID)
 			}
 		}

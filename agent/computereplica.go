@@ -88,12 +88,14 @@ func (c *computeLimits) isReplica(name string) bool {
 }
 
 // hasReplicas reports whether the ledger has devices that match, and whose replicas are limited through MPS. This
-// includes replicas that pods still hold after the config was changed, but not those that wait for other holders.
+// includes replicas that pods still hold after the config was changed, but not those that wait for other holders, nor
+// unheld ones that the driver cannot limit.
 func (c *computeLimits) hasReplicas(match func(r *allocator.Resource, d allocator.Device) bool) bool {
 	states := []allocator.State{allocator.StateAvailable, allocator.StateUnavailable, allocator.StateDraining}
 	return slices.ContainsFunc(c.latest().offers, func(r *allocator.Resource) bool {
 		return !r.Sliced() && slices.ContainsFunc(r.Devices, func(d allocator.Device) bool {
-			return d.Class == allocator.Ceiled && slices.Contains(states, d.State) && match(r, d)
+			enforced := !d.Unenforceable || d.State == allocator.StateDraining || len(replicaHolders(c.latest(), d.GPU)) > 0
+			return d.Class == allocator.Ceiled && slices.Contains(states, d.State) && enforced && match(r, d)
 		})
 	})
 }
@@ -142,9 +144,19 @@ func (c *computeLimits) inUse(uuid string) bool {
 	if time.Since(c.started[uuid]) < 2*containersInterval || !s.running.listed && s.running.checkpoint.Received.IsZero() {
 		return true
 	}
-	return slices.ContainsFunc(s.running.checkpoint.Holders, func(h kubelet.Holder) bool {
-		prefix := cdi.ReplicaKind + "=" + uuid + "::"
-		return slices.ContainsFunc(h.CDI, func(name string) bool { return strings.HasPrefix(name, prefix) }) && (!s.running.listed ||
-			slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool { return r.Pod.UID == h.PodUID && r.Name == h.Container }))
+	return slices.ContainsFunc(replicaHolders(s, uuid), func(h kubelet.Holder) bool {
+		return !s.running.listed ||
+			slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool { return r.Pod.UID == h.PodUID && r.Name == h.Container })
 	})
+}
+
+// replicaHolders returns the containers that have the CDI device of a replica of a GPU, according to the kubelet's checkpoint.
+func replicaHolders(s *snapshot, uuid string) (all []kubelet.Holder) {
+	prefix := cdi.ReplicaKind + "=" + uuid + "::"
+	for _, h := range s.running.checkpoint.Holders {
+		if slices.ContainsFunc(h.CDI, func(name string) bool { return strings.HasPrefix(name, prefix) }) {
+			all = append(all, h)
+		}
+	}
+	return all
 }

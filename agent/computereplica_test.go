@@ -304,6 +304,45 @@ func TestComputeModeKeptWithoutDaemon(t *testing.T) {
 	}
 }
 
+// MPS gives no fault to a GPU that the driver cannot share through it, because that would hide the reason, and its
+// compute mode is not changed, unless a container still uses it.
+func TestUnenforceableComputeLimits(t *testing.T) {
+	for name, share := range map[string]func(n *replicated){
+		"replicas": func(n *replicated) { n.share(allocator.LimitMemoryAndCompute) },
+		"claims": func(n *replicated) {
+			shares := allocator.DefaultShares()
+			shares.Compute = allocator.ComputeCeiling
+			n.advertise(allocator.Policy{Mode: allocator.ModeDRA, Shares: shares, Rules: allocator.Rules{{Name: allocator.GPUResource, Share: allocator.ShareMemory}}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &replicated{ceiledNode: newCeiledNode(t), ledger: allocator.Start(&allocator.Saved{Complete: true}, true, time.Now())}
+			n.inv = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 81 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
+			n.problem = mps.ErrNotRunning
+			share(n)
+			n.checkFault("the MPS daemon does not run")
+			n.inv.GPUs[0].MemoryLimits = gpu.MemoryLimitsOldDriver
+			share(n)
+			n.checkFault("")
+			if n.mode != gpu.ComputeModeDefault {
+				t.Errorf("compute mode %s", n.mode)
+			}
+		})
+	}
+	n := newReplicated(t)
+	if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1-cbcbbfae"); err != nil {
+		t.Fatal(err)
+	}
+	n.inv.GPUs[0].MemoryLimits = gpu.MemoryLimitsOldDriver
+	n.share(allocator.LimitMemoryAndCompute)
+	n.settle(true)
+	n.problem = mps.ErrNotRunning
+	n.checkFault("the MPS daemon does not run")
+	if n.mode != gpu.ComputeModeProhibited {
+		t.Errorf("compute mode %s while a container uses the GPU", n.mode)
+	}
+}
+
 // The end of the daemon is noticed immediately, not just with the next check.
 func TestEndOfDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
