@@ -60,7 +60,7 @@ func (s *snapshot) desiredLabels(node host.Root) (desiredLabels, bool) {
 	}
 	l := desiredLabels{place: s.config.Labels.Place}
 	if s.driver.Err == nil {
-		l.labels = labels.Of(s.plan.deviceFaults, s.config.MIG.Strategy, s.config.Resources, machine(node))
+		l.labels = labels.Of(s.plan.deviceFaults, s.config.Policy(), machine(node))
 	}
 	return l, true
 }

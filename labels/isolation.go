@@ -12,8 +12,8 @@ const (
 )
 
 // setIsolationLabels sets the isolation labels, unless all devices are excluded.
-func setIsolationLabels(l map[string]string, listed []gpu.GPU, strategy allocator.MIGStrategy, rules allocator.Rules) {
-	weakest, _ := allocator.Policy{MIG: strategy, Rules: rules}.WeakestIsolation(&gpu.Inventory{GPUs: listed})
+func setIsolationLabels(l map[string]string, listed []gpu.GPU, policy allocator.Policy) {
+	weakest, _ := policy.WeakestIsolation(&gpu.Inventory{GPUs: listed})
 	if weakest != (allocator.Isolation{}) {
 		l[MemoryIsolation], l[ComputeIsolation] = string(weakest.Memory), string(weakest.Compute)
 	}

@@ -18,7 +18,7 @@ func TestIsolation(t *testing.T) {
 	}}
 	limited := allocator.Rule{Name: allocator.GPUResource, Replicas: 4, Limits: allocator.LimitMemory, Level: allocator.LevelAny}
 	replicas := allocator.Rule{Name: "nvidia.com/mig-1g.10gb", Replicas: 2}
-	of := func(rules ...allocator.Rule) map[string]string { return labels.Of(inv, allocator.MIGMixed, rules, "") }
+	of := func(rules ...allocator.Rule) map[string]string { return labels.Of(inv, allocator.Policy{MIG: allocator.MIGMixed, Rules: rules}, "") }
 	for _, tc := range []struct {
 		rules []allocator.Rule
 		want  string
@@ -46,6 +46,19 @@ func TestIsolation(t *testing.T) {
 	for _, rule := range []allocator.Rule{limited, strict} {
 		if after := of(rule); after[labels.MemoryIsolation] != "none" || labels.Routine(before, after) {
 			t.Errorf("with an old driver and level %q: %v", rule.Level, after)
+		}
+	}
+}
+
+// The compute isolation depends on the shares of claims, not only on the rules.
+func TestIsolationOfShares(t *testing.T) {
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
+	policy := allocator.Policy{Mode: allocator.ModeDRA, Shares: allocator.DefaultShares(),
+		Rules: allocator.Rules{{Name: allocator.GPUResource, Share: allocator.ShareMemory}}}
+	for compute, want := range map[allocator.Compute]string{allocator.ComputeCeiling: "ceiling", allocator.DefaultShares().Compute: "timeslice"} {
+		policy.Shares.Compute = compute
+		if got := labels.Of(inv, policy, "")[labels.ComputeIsolation]; got != want {
+			t.Errorf("with shares.compute %q: %q, want %q", compute, got, want)
 		}
 	}
 }

@@ -23,8 +23,8 @@ const MemoryLimits = "gpucdi.dev/gpu-memory-limits"
 
 // Of returns the labels of a node, or nil if it has no GPUs. machine is the product name of the machine. If the GPUs
 // are of several products, the labels describe the product of the first GPU that is not excluded.
-func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rules, machine string) map[string]string {
-	listed := listedGPUs(inv)
+func Of(inv *gpu.Inventory, policy allocator.Policy, machine string) map[string]string {
+	listed, rules := listedGPUs(inv), policy.Rules
 	if len(listed) == 0 {
 		return nil
 	}
@@ -41,10 +41,10 @@ func Of(inv *gpu.Inventory, strategy allocator.MIGStrategy, rules allocator.Rule
 	if limits := memoryLimitsOf(listed, rules); limits != "" {
 		l[MemoryLimits] = string(limits)
 	}
-	setIsolationLabels(l, listed, strategy, rules)
+	setIsolationLabels(l, listed, policy)
 	setVGPULabels(l, listed)
 	setGPULabels(l, listed, rules)
-	setMIGLabels(l, listed, strategy, rules)
+	setMIGLabels(l, listed, policy.MIG, rules)
 	return l
 }
 

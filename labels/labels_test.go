@@ -37,7 +37,7 @@ func TestDocumentedLabels(t *testing.T) {
 			want[strings.Trim(cells[1], " `")] = strings.Trim(cells[2], " `")
 		}
 	}
-	got := labels.Of(h100s(8), allocator.MIGNone, nil, "DGXH100\n")
+	got := labels.Of(h100s(8), allocator.Policy{MIG: allocator.MIGNone}, "DGXH100\n")
 	if !maps.Equal(got, want) {
 		t.Errorf("got\n%s\ndocumented\n%s", labels.File(got), labels.File(want))
 	}
@@ -72,7 +72,7 @@ func TestOf(t *testing.T) {
 	} {
 		inv := h100s(2)
 		tc.change(inv)
-		got := labels.Of(inv, allocator.MIGNone, nil, "")
+		got := labels.Of(inv, allocator.Policy{MIG: allocator.MIGNone}, "")
 		if (len(got) == 0) != (tc.want == nil) {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -88,7 +88,7 @@ func TestOf(t *testing.T) {
 func TestNoDriverLabelsWithoutCUDAVersion(t *testing.T) {
 	inv := h100s(1)
 	inv.Driver = gpu.Driver{Version: "35.4.1"}
-	for label := range labels.Of(inv, allocator.MIGNone, nil, "") {
+	for label := range labels.Of(inv, allocator.Policy{MIG: allocator.MIGNone}, "") {
 		if strings.HasPrefix(label, "nvidia.com/cuda.") {
 			t.Errorf("unexpected label %s", label)
 		}
@@ -99,7 +99,7 @@ func TestNoDriverLabelsWithoutCUDAVersion(t *testing.T) {
 func TestNoCliqueLabelIfCliquesDiffer(t *testing.T) {
 	inv := h100s(2)
 	inv.GPUs[0].Clique, inv.GPUs[1].Clique = "c.1", "c.2"
-	if clique, found := labels.Of(inv, allocator.MIGNone, nil, "")["nvidia.com/gpu.clique"]; found {
+	if clique, found := labels.Of(inv, allocator.Policy{MIG: allocator.MIGNone}, "")["nvidia.com/gpu.clique"]; found {
 		t.Errorf("got the clique %s, want none", clique)
 	}
 }
@@ -141,7 +141,7 @@ func TestMIG(t *testing.T) {
 		"single, empty":        {mig(h100s(2), nil, nil), allocator.MIGSingle, invalid, "gpu.slices"},
 		"single, two profiles": {mig(h100s(2), one, []string{"2g.20gb"}), allocator.MIGSingle, invalid, "gpu.slices"},
 	} {
-		got := labels.Of(tc.inv, tc.strategy, nil, "")
+		got := labels.Of(tc.inv, allocator.Policy{MIG: tc.strategy}, "")
 		for label, want := range tc.want {
 			if v := got["nvidia.com/"+label]; v != want {
 				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
@@ -186,7 +186,7 @@ func TestSingleMatchesAllocator(t *testing.T) {
 				g.MIGDevices[j].UUID, g.MIGDevices[j].Fault = fmt.Sprintf("%d:%d", i, j), g.Fault
 			}
 		}
-		got := labels.Of(tc.inv, allocator.MIGSingle, tc.rules, "")
+		got := labels.Of(tc.inv, allocator.Policy{MIG: allocator.MIGSingle, Rules: tc.rules}, "")
 		product, count := "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", tc.count
 		if tc.count == "" {
 			product, count = "NVIDIA-H100-80GB-HBM3", "2"
@@ -239,7 +239,7 @@ func TestShared(t *testing.T) {
 			"mig-3g.40gb.replicas": "2", "mig-3g.40gb.sharing-strategy": "time-slicing"}},
 		"another profile": {mig(h100s(1), []string{"2g.20gb"}), allocator.MIGMixed, map[string]string{"mig-2g.20gb.replicas": "1", "mig-2g.20gb.sharing-strategy": "none"}},
 	} {
-		got := labels.Of(tc.inv, tc.strategy, rules, "")
+		got := labels.Of(tc.inv, allocator.Policy{MIG: tc.strategy, Rules: rules}, "")
 		for label, want := range tc.want {
 			if v := got["nvidia.com/"+label]; v != want {
 				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
@@ -284,7 +284,7 @@ func TestRules(t *testing.T) {
 		for i := range tc.inv.GPUs {
 			tc.inv.GPUs[i].Index = i
 		}
-		got := labels.Of(tc.inv, tc.strategy, tc.rules, "")
+		got := labels.Of(tc.inv, allocator.Policy{MIG: tc.strategy, Rules: tc.rules}, "")
 		for label, want := range tc.want {
 			if v := got["nvidia.com/"+label]; v != want {
 				t.Errorf("%s: %s is %q, want %q", name, label, v, want)
