@@ -9,10 +9,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
-	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
@@ -29,16 +29,26 @@ type memoryLimits struct {
 	node     host.Root
 	log      *slog.Logger
 	gate     *allocator.Gate
-	settings *driver.Settings
+	settings memorySettings
 	latest   func() *snapshot
 	used     *usedMemory
 
 	pluginDir string // device-plugins directory, which contains the kubelet's checkpoint
+	podsOnly  func() // logs once that containers get no limits of their own
+}
+
+// memorySettings reads and sets the memory limits of cgroups. *driver.Settings implements it.
+type memorySettings interface {
+	LimitsMemory() bool
+	MemoryLimit(ctx context.Context, uuid, cgroup string) (limit, used uint64, err error)
+	SetMemoryLimit(ctx context.Context, uuid, cgroup string, limit uint64) error
 }
 
 func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {
 	return memoryLimits{node: a.cfg.Node, log: a.log, gate: gate, settings: &a.settings, latest: a.latest.Load, used: &a.used,
-		pluginDir: a.cfg.devicePluginDir()}
+		pluginDir: a.cfg.devicePluginDir(), podsOnly: sync.OnceFunc(func() {
+			a.log.Info("memory limits not set on containers, their programs see the memory of the whole GPU", "missing", "cgroup controller "+dmem)
+		})}
 }
 
 // limitByClaims implements dra.Config.LimitMemory.

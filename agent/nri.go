@@ -87,11 +87,19 @@ func (a *Agent) allocationsComplete(podUID string, checkpoint kubelet.Checkpoint
 	})
 }
 
+// dmem is the cgroup controller with which the limit of a pod holds for the sum of its containers. Without it, the driver
+// limits cgroups itself, and a container with a limit of its own does not count for the pod.
+const dmem = "dmem"
+
 // limitContainer sets the memory limits of a pod also on the cgroup of a container, so that its programs see the limits
-// as the memory of the GPUs. The limits of the pod remain in effect if this fails.
+// as the memory of the GPUs. The limits of the pod remain in effect if this fails, or if the kernel has no dmem.
 func (m memoryLimits) limitContainer(ctx context.Context, c runtime.Container, cgroup string) {
 	uuids := c.DevicesOf(m.latest().deviceNumbers())
 	if !m.settings.LimitsMemory() || len(uuids) == 0 {
+		return
+	}
+	if !m.node.HasCgroupController(dmem) {
+		m.podsOnly()
 		return
 	}
 	if err := m.copyPodLimits(ctx, c.Pod.UID, cgroup, uuids); err != nil && !errors.Is(err, errors.ErrUnsupported) {

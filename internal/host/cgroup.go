@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -14,6 +15,12 @@ const CgroupDir = "/sys/fs/cgroup"
 func (r Root) HasCgroup2() bool {
 	_, err := r.Stat(path.Join(CgroupDir, "cgroup.controllers"))
 	return err == nil
+}
+
+// HasCgroupController reports whether the kernel has a controller of cgroup v2, such as "dmem".
+func (r Root) HasCgroupController(name string) bool {
+	controllers, err := r.ReadFile(path.Join(CgroupDir, "cgroup.controllers"))
+	return err == nil && slices.Contains(strings.Fields(string(controllers)), name)
 }
 
 // PodsCgroup returns the directory of the parent cgroup of all pods. It is in CgroupDir, or in a child of it: the

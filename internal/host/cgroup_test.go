@@ -52,6 +52,26 @@ func TestPodsCgroup(t *testing.T) {
 	}
 }
 
+func TestHasCgroupController(t *testing.T) {
+	root := t.TempDir()
+	node := host.NewRoot(root)
+	if node.HasCgroupController("dmem") {
+		t.Error("controller dmem without a cgroup hierarchy")
+	}
+	dir := filepath.Join(root, host.CgroupDir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for controllers, want := range map[string]bool{"": false, "cpu misc\n": false, "cpuset cpu io memory hugetlb pids rdma misc dmem\n": true} {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte(controllers), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := node.HasCgroupController("dmem"); got != want {
+			t.Errorf("controller dmem in %q: %t", controllers, got)
+		}
+	}
+}
+
 func TestPodCgroup(t *testing.T) {
 	const uid = "0ee3a2f0-1c2b-4e2f-9d3a-5b6c7d8e9f00"
 	for name, dir := range map[string]string{

@@ -106,6 +106,7 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 }
 
 // checkContainerLimit checks that the cgroup of a pod's only container, not just that of the pod, has a GPU memory limit.
+// Without the cgroup controller dmem it has none.
 func (c *cluster) checkContainerLimit(t *testing.T, pod string, bytes uint64) {
 	t.Helper()
 	limits, err := c.driver.MemoryLimits()
@@ -113,10 +114,14 @@ func (c *cluster) checkContainerLimit(t *testing.T, pod string, bytes uint64) {
 		t.Fatal(err)
 	}
 	_, id, _ := strings.Cut(c.containerID(t, pod), "://")
-	for _, l := range limits {
-		if strings.HasSuffix(filepath.Base(l.Cgroup), id) && l.Bytes == bytes {
-			return
-		}
+	limited := slices.ContainsFunc(limits, func(l simdriver.MemoryLimit) bool {
+		return strings.HasSuffix(filepath.Base(l.Cgroup), id) && l.Bytes == bytes
+	})
+	controllers, err := c.Box.Command(t.Context(), "cat", "/sys/fs/cgroup/cgroup.controllers").Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Errorf("the container %s of pod %s has no limit of %d bytes: %v", id, pod, bytes, limits)
+	if dmem := strings.Contains(string(controllers), "dmem"); limited != dmem {
+		t.Errorf("the container %s of pod %s has a limit of %d bytes: %t, the cgroup controller dmem: %t: %v", id, pod, bytes, limited, dmem, limits)
+	}
 }

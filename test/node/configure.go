@@ -145,7 +145,7 @@ func credentials() (map[string][]byte, error) {
 }
 
 // EmulateCgroup2 makes the cgroups of pods available at the paths that they have with cgroup v2. On a machine with
-// controllers of cgroup v1, the box has only v1. undo ends it.
+// controllers of cgroup v1, the box has only v1. The emulated hierarchy has the controller dmem. undo ends it.
 func (n *Node) EmulateCgroup2(ctx context.Context) (undo func(context.Context) error, err error) {
 	script := func(ctx context.Context, script string) error {
 		if _, err := n.run(ctx, nil, "sh", "-c", script); err != nil {
@@ -157,7 +157,7 @@ func (n *Node) EmulateCgroup2(ctx context.Context) (undo func(context.Context) e
 		return script(ctx, "[ ! -L /sys/fs/cgroup/kubepods ] || rm /sys/fs/cgroup/kubepods /sys/fs/cgroup/cgroup.controllers")
 	}
 	return undo, script(ctx, "[ -e /sys/fs/cgroup/cgroup.controllers ] || "+
-		"{ ln -s memory/kubepods /sys/fs/cgroup/kubepods && touch /sys/fs/cgroup/cgroup.controllers; }")
+		"{ ln -s memory/kubepods /sys/fs/cgroup/kubepods && echo dmem > /sys/fs/cgroup/cgroup.controllers; }")
 }
 
 // prepareBox adds the addresses, the CNI plugins and the sysctls.
