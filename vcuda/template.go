@@ -98,7 +98,7 @@ func (r request) template(namespace, driver, class string) template {
 	if r.Cores >= wholeCores {
 		exactly.Count, exactly.Selectors = r.Cores/wholeCores, []selector{whole(driver)}
 	} else {
-		exactly.Selectors = r.selectors()
+		exactly.Selectors = append([]selector{fullGPU(driver)}, r.selectors()...)
 		exactly.Capacity = &capacity{map[string]string{"cores": strconv.Itoa(r.Cores), "memory": fmt.Sprintf("%dMi", r.MemoryMiB)}}
 	}
 	devices := &t.Spec.Spec.Devices
@@ -122,10 +122,19 @@ func (s claimSpec) hash() string {
 	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
+// isGPU is a CEL expression with the name of the DRA driver. It excludes MIG devices, which the MIG strategy single
+// also offers as nvidia.com/gpu, and claims can share: 30 cores would be 30 % of a MIG device.
+const isGPU = `device.attributes[%[1]q].?type.orValue("") == "gpu"`
+
+// fullGPU returns a selector for GPUs.
+func fullGPU(driver string) selector {
+	return selector{celSelector{fmt.Sprintf(isGPU, driver)}}
+}
+
 // whole returns a selector for GPUs of which a claim without capacity requests gets all, which is the strongest
-// isolation. Of GPUs that are shared as replicas it would get one replica, and with the MIG strategy single a MIG device.
+// isolation. Of GPUs that are shared as replicas it would get one replica.
 func whole(driver string) selector {
-	return selector{celSelector{fmt.Sprintf(`device.attributes[%[1]q].?type.orValue("") == "gpu" && !("shares" in device.capacity[%[1]q])`, driver)}}
+	return selector{celSelector{fmt.Sprintf(isGPU+` && !("shares" in device.capacity[%[1]q])`, driver)}}
 }
 
 // selectors returns selectors for the minimum levels of isolation of a part of a GPU.
