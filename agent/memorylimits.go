@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
@@ -53,7 +54,7 @@ func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {
 
 // limitByClaims implements dra.Config.LimitMemory.
 func (m memoryLimits) limitByClaims(ctx context.Context, podUID string) error {
-	return m.set(ctx, podUID, m.gate.MemoryLimits(podUID), func(current, limit uint64) bool { return current == limit })
+	return m.set(ctx, podUID, m.gate.MemoryLimits(podUID), gpu.IsMemoryLimit)
 }
 
 // preStart implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there. A

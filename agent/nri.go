@@ -122,7 +122,7 @@ func (m memoryLimits) copyPodLimits(ctx context.Context, podUID, cgroup string, 
 			limits[uuid] = limit
 		}
 	}
-	_, err = m.setCgroup(ctx, path.Join(pod, cgroup), podUID, limits, func(current, limit uint64) bool { return current == limit })
+	_, err = m.setCgroup(ctx, path.Join(pod, cgroup), podUID, limits, gpu.IsMemoryLimit)
 	return errors.Join(append(errs, err)...)
 }
 

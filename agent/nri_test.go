@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/config"
-	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -116,26 +114,9 @@ func TestCheckContainer(t *testing.T) {
 	check(container("main", 0), "")
 }
 
-// cgroupLimits are the memory limits of cgroups.
-type cgroupLimits map[string]uint64
-
-func (l cgroupLimits) LimitsMemory() bool { return true }
-
-func (l cgroupLimits) MemoryLimit(_ context.Context, _, cgroup string) (limit, used uint64, err error) {
-	if limit, found := l[cgroup]; found {
-		return limit, 0, nil
-	}
-	return gpu.MemoryUnlimited, 0, nil
-}
-
-func (l cgroupLimits) SetMemoryLimit(_ context.Context, _, cgroup string, limit uint64) error {
-	l[cgroup] = limit
-	return nil
-}
-
 // A container gets the limit of its pod. Without dmem it does not, because then the pod could use more than its limit.
 func TestLimitContainer(t *testing.T) {
-	for controllers, want := range map[string]cgroupLimits{
+	for controllers, want := range map[string]map[string]uint64{
 		"cpu dmem": {"/sys/fs/cgroup/kubepods/poduid": 1 << 30, "/sys/fs/cgroup/kubepods/poduid/c": 1 << 30},
 		"cpu misc": {"/sys/fs/cgroup/kubepods/poduid": 1 << 30},
 	} {
@@ -146,14 +127,14 @@ func TestLimitContainer(t *testing.T) {
 			t.Fatal(err)
 		}
 		limits := a.memoryLimits(allocator.NewGate(time.Now))
-		got := cgroupLimits{"/sys/fs/cgroup/kubepods/poduid": 1 << 30}
-		limits.settings = got
+		settings := &fakeMemorySettings{limits: map[string]uint64{"/sys/fs/cgroup/kubepods/poduid": 1 << 30}}
+		limits.settings = settings
 		c := runtime.Container{Name: "main", Pod: runtime.Pod{UID: "uid"}, Devices: map[uint64]bool{unix.Mkdev(195, 1): true}}
 		for range 2 {
 			limits.limitContainer(t.Context(), c, "c")
 		}
-		if !maps.Equal(got, want) {
-			t.Errorf("with controllers %q: %v, want %v", controllers, got, want)
+		if !maps.Equal(settings.limits, want) {
+			t.Errorf("with controllers %q: %v, want %v", controllers, settings.limits, want)
 		}
 		if n := strings.Count(log.String(), "memory limits not set on containers"); n != 2-len(want) {
 			t.Errorf("with controllers %q it is logged %d times: %s", controllers, n, log)

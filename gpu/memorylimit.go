@@ -79,3 +79,9 @@ const (
 	ComputeModeProhibited       ComputeMode = "Prohibited"
 	ComputeModeExclusiveProcess ComputeMode = "Exclusive_Process"
 )
+
+// IsMemoryLimit reports whether a memory limit that the driver reports is the one that was set, in bytes. The driver may
+// round a limit down by less than MinMemoryLimit.
+func IsMemoryLimit(reported, set uint64) bool {
+	return reported <= set && set-reported < MinMemoryLimit
+}

@@ -31,3 +31,14 @@ func TestMemoryLimitReasons(t *testing.T) {
 		}
 	}
 }
+
+func TestIsMemoryLimit(t *testing.T) {
+	const set = 10 * gpu.MinMemoryLimit
+	for reported, want := range map[uint64]bool{
+		set: true, set - 1: true, set - gpu.MinMemoryLimit + 1: true, set - gpu.MinMemoryLimit: false, set + 1: false, gpu.MemoryUnlimited: false, 0: false,
+	} {
+		if got := gpu.IsMemoryLimit(reported, set); got != want {
+			t.Errorf("%d of %d: %t", reported, uint64(set), got)
+		}
+	}
+}

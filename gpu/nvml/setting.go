@@ -98,14 +98,14 @@ func (s session) setMemoryLimit(dev nvml.Device, cgroup string, limit uint64) dr
 	switch {
 	case !s.hasMemoryLimits():
 		return driver.Reply{Failed: gpu.MemoryLimitsOldDriver.Reason(), Unsupported: true}
-	case limit < gpu.MinMemoryLimit: // the check below allows for rounding down, so it would accept a reported 0
+	case limit < gpu.MinMemoryLimit: // the check below would accept a reported 0
 		return driver.Reply{Failed: fmt.Sprintf("setting a memory limit of %d bytes: want at least %d", limit, gpu.MinMemoryLimit)}
 	}
 	if ret := dev.SetMemoryLimits_v1(cgroup, noSoftLimit, limit); ret != nvml.SUCCESS {
 		return failed("setting the memory limit of cgroup "+cgroup, ret)
 	}
 	now := s.readMemoryLimit(dev, cgroup)
-	if now.Failed == "" && (now.Limit > limit || limit-now.Limit >= gpu.MinMemoryLimit) {
+	if now.Failed == "" && !gpu.IsMemoryLimit(now.Limit, limit) {
 		now.Failed = fmt.Sprintf("setting the memory limit of cgroup %s to %d bytes: the driver reports %d afterwards", cgroup, limit, now.Limit)
 	}
 	return now
