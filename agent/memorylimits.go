@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
@@ -21,6 +22,9 @@ import (
 // preStartTimeout bounds the calls to the driver and MPS before a container starts, and the driver calls of a restore.
 // The kubelet waits up to 30 s before a start.
 const preStartTimeout = 20 * time.Second
+
+// preStartRetry is the time before a call to the driver is repeated that may succeed soon.
+const preStartRetry = 200 * time.Millisecond
 
 // restoreInterval is the time between two restores of lost limits.
 const restoreInterval = 10 * time.Second
@@ -58,9 +62,17 @@ func (m memoryLimits) limitByClaims(ctx context.Context, podUID string) error {
 }
 
 // preStart implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there. A
-// replica has the size with which it was granted, which may differ from the size in the current config.
+// replica has the size with which it was granted, which may differ from the size in the current config. While the driver
+// worker is absent or busy, preStart retries until ctx ends, so that a container does not fail because of a short gap.
 func (m memoryLimits) preStart(ctx context.Context, resource string, pod kubelet.Pod) error {
 	err := m.limitReplicas(ctx, resource, pod)
+	for driver.Temporary(err) && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(preStartRetry):
+			err = m.limitReplicas(ctx, resource, pod)
+		}
+	}
 	if err != nil {
 		err = fmt.Errorf("limiting the GPU memory of pod %s: %w", pod.UID, err)
 		m.log.Warn("GPU memory not limited, container not started", "pod", pod.UID, "resource", resource, "err", err)

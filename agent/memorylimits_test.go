@@ -2,25 +2,35 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
 )
 
 // fakeMemorySettings keeps the memory limits of cgroups, for a GPU whose driver rounds them down.
 type fakeMemorySettings struct {
 	limits map[string]uint64 // by cgroup
 	sets   int
+	fails  func() error // of each call; nil: it succeeds
 }
 
 func (f *fakeMemorySettings) LimitsMemory() bool { return true }
 
 func (f *fakeMemorySettings) MemoryLimit(_ context.Context, _, cgroup string) (limit, used uint64, err error) {
+	if f.fails != nil {
+		if err := f.fails(); err != nil {
+			return 0, 0, err
+		}
+	}
 	if limit, found := f.limits[cgroup]; found {
 		return limit, 0, nil
 	}
@@ -68,4 +78,38 @@ func TestMemoryLimitRounded(t *testing.T) {
 	if settings.limits[limitedPod] != 1<<30 || settings.sets != 1 {
 		t.Errorf("limits %v, set %d times", settings.limits, settings.sets)
 	}
+}
+
+// The limit of a container that starts while the driver worker is replaced is set when the worker runs again. Other
+// errors are returned immediately.
+func TestPreStartRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newReplicated(t)
+		n.share(allocator.LimitMemory)
+		n.latest.known = n.inv
+		m, settings := n.newMemoryLimits()
+		preStart := func(gap time.Duration, problem error) (took time.Duration, err error) {
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), preStartTimeout)
+			defer cancel()
+			settings.fails = func() error {
+				if time.Since(start) < gap {
+					return problem
+				}
+				return nil
+			}
+			err = m.preStart(ctx, allocator.GPUResource, kubelet.Pod{UID: "uid", Devices: []allocator.Key{{Outlet: allocator.GPUResource, ID: "GPU-a::1"}}})
+			return time.Since(start), err
+		}
+		hangs := errors.New("the driver hangs")
+		if took, err := preStart(time.Minute, hangs); !errors.Is(err, hangs) || took > 0 {
+			t.Errorf("after %s: error %v", took, err)
+		}
+		if took, err := preStart(time.Minute, driver.ErrNoWorker); !errors.Is(err, driver.ErrNoWorker) || took != preStartTimeout {
+			t.Errorf("after %s: error %v", took, err)
+		}
+		if took, err := preStart(time.Second, driver.ErrNoWorker); err != nil || took > 2*time.Second || len(settings.limits) != 1 {
+			t.Errorf("after %s: error %v, limits %v", took, err, settings.limits)
+		}
+	})
 }

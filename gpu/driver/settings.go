@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,6 +51,12 @@ var (
 	errWorkerEnded = errors.New("the driver worker ended before it replied; retry")
 	errBusy        = fmt.Errorf("%d earlier calls have not returned; retry, and if this persists, check the kernel log", MaxCommands)
 )
+
+// Temporary reports whether a call of Settings failed because the worker was absent or busy, so that a retry may succeed
+// soon.
+func Temporary(err error) bool {
+	return slices.ContainsFunc([]error{ErrNoWorker, errNotRead, errWorkerEnded, errBusy}, func(e error) bool { return errors.Is(err, e) })
+}
 
 // LimitsMemory reports whether a worker is running and can limit memory.
 func (s *Settings) LimitsMemory() bool {
