@@ -17,12 +17,17 @@ const vcudaDocument = "docs/vcuda.md"
 func vcudaPods(t *testing.T, c *cluster) {
 	version := c.driver.State().Version
 	c.emulateCgroup2(t)
-	enable := strings.TrimSpace(blocksOf(t, vcudaDocument, "Enable it", "sh")[0]) + " --force-conflicts" // the tests change the ConfigMap
+	// The tests change the ConfigMap.
+	enable := strings.Replace(blocksOf(t, vcudaDocument, "Enable it", "sh")[0], "--wait", "--wait --force-conflicts", 1)
+	disable := strings.Replace(blocksOf(t, vcudaDocument, "Disable it", "sh")[0], "--wait", "--wait --force-conflicts", 1)
 	defer func() {
 		if err := c.driver.Upgrade(version); err != nil {
 			t.Error(err)
 		}
-		c.sh(t, strings.Replace(enable, "vcuda.enabled=true", "vcuda.enabled=false", 1))
+		c.sh(t, disable)
+		if left := c.kubectl(t, "get", "resourceclaimtemplates", "--all-namespaces", "--output=name"); strings.Contains(left, "/vcuda-") {
+			t.Errorf("templates are left: %s", left)
+		}
 		c.configure(t, "allocation: {mode: dra}\n")
 	}()
 	c.sh(t, enable)
