@@ -65,6 +65,7 @@ type Controller struct {
 
 	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
 	created map[key]bool                   // templates created, found or refused since the pods were last listed
+	existed map[key]bool                   // templates that the creation found since the pods were last listed
 	failing map[string]bool                // namespaces in which a creation has failed since the pods were last listed
 	retry   map[string]time.Duration       // last delay before a retry, by namespace; reset when creations succeed
 	unused  map[key]time.Time              // when sweep first found the template unused
@@ -162,7 +163,8 @@ func (c *Controller) followOnce(ctx context.Context) error {
 	}
 	return c.cfg.API.FollowPods(following, podLabel+"=true", func(pods []cluster.ClaimingPod) {
 		maps.DeleteFunc(c.retry, func(namespace string, _ time.Duration) bool { return !c.failing[namespace] })
-		c.pods, c.created, c.failing = map[string]cluster.ClaimingPod{}, map[key]bool{}, map[string]bool{}
+		c.pods, c.failing = map[string]cluster.ClaimingPod{}, map[string]bool{}
+		c.created, c.existed = map[key]bool{}, map[key]bool{}
 		for _, pod := range pods {
 			change(pod, false)
 		}
@@ -195,6 +197,7 @@ func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, delete
 		case err == nil:
 			c.log.Info("template created", "namespace", k.namespace, "template", k.name, "pod", pod.Name)
 		case errors.Is(err, cluster.ErrAlreadyExists):
+			c.existed[k] = true
 		case cluster.Refused(err): // for example because its namespace is being deleted; retried with the next list
 			c.log.Warn("template refused by the API server", "template", k.name, "pod", pod.Name, "err", err)
 		default:
@@ -238,6 +241,19 @@ func (c *Controller) sweep(ctx context.Context) {
 		}
 	}
 	c.unused = unused
+	c.reportForeign(templates)
+}
+
+// reportForeign logs the templates that pods wait for, but the controller did not create: a user may have created a
+// template with such a name, and its claims may differ from the requests of the pods. managed are the controller's.
+func (c *Controller) reportForeign(managed []cluster.ClaimTemplate) {
+	for _, t := range managed {
+		delete(c.existed, key{t.Metadata.Namespace, t.Metadata.Name})
+	}
+	for k := range c.existed {
+		c.log.Warn("template not created by gpucdi, its claims may differ from the requests of pods", "namespace", k.namespace, "template", k.name,
+			"remedy", "delete the template")
+	}
 }
 
 // outdated reports whether the controller would create the template with another spec.

@@ -1,11 +1,13 @@
 package vcuda
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -65,10 +67,13 @@ func (f *fakeAPI) FollowPods(ctx context.Context, selector string, listed func([
 	}
 }
 
-func (f *fakeAPI) ClaimTemplates(context.Context, string) (all []cluster.ClaimTemplate, err error) {
+func (f *fakeAPI) ClaimTemplates(_ context.Context, selector string) (all []cluster.ClaimTemplate, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for k, template := range f.templates {
+		if managedLabel+"="+template.Metadata.Labels[managedLabel] != selector {
+			continue
+		}
 		var t cluster.ClaimTemplate
 		t.Metadata.Namespace, t.Metadata.Name, t.Metadata.Labels = k.namespace, k.name, template.Metadata.Labels
 		all = append(all, t)
@@ -247,6 +252,28 @@ func TestOutdatedTemplates(t *testing.T) {
 			if k.name != "vcuda-other" && template.Spec.Spec.Devices.Requests[0].Exactly.Class != "gpu.nvidia.com" {
 				t.Errorf("%s has another class", k.name)
 			}
+		}
+	})
+}
+
+// A template of a user that pods wait for is reported, not replaced. Those of an earlier controller are not reported.
+func TestForeignTemplate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		for _, name := range []string{"vcuda-c100", "vcuda-c200"} {
+			api.add(name, name)
+			request, _ := parseName(name)
+			api.templates[key{"team", name}] = request.template("team", "gpu.nvidia.com", "gpu.nvidia.com")
+		}
+		delete(api.templates[key{"team", "vcuda-c200"}].Metadata.Labels, managedLabel)
+		var log bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		New(Config{API: api, Lease: newLease(), Driver: "gpu.nvidia.com", Class: "gpu.nvidia.com"}, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx)
+		api.has(t, "vcuda-c100", "vcuda-c200")
+		const want = "namespace=team template=vcuda-c200"
+		if got := log.String(); !strings.Contains(got, "template not created by gpucdi") || !strings.Contains(got, want) || strings.Contains(got, "vcuda-c100") {
+			t.Errorf("log %s", got)
 		}
 	})
 }
