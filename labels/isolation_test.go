@@ -18,7 +18,9 @@ func TestIsolation(t *testing.T) {
 	}}
 	limited := allocator.Rule{Name: allocator.GPUResource, Replicas: 4, Limits: allocator.LimitMemory, Level: allocator.LevelAny}
 	replicas := allocator.Rule{Name: "nvidia.com/mig-1g.10gb", Replicas: 2}
-	of := func(rules ...allocator.Rule) map[string]string { return labels.Of(inv, allocator.Policy{MIG: allocator.MIGMixed, Rules: rules}, "") }
+	of := func(rules ...allocator.Rule) map[string]string {
+		return labels.Of(inv, allocator.Policy{MIG: allocator.MIGMixed, Rules: rules}, "")
+	}
 	for _, tc := range []struct {
 		rules []allocator.Rule
 		want  string

@@ -15,7 +15,9 @@ func TestMemoryLimits(t *testing.T) {
 		{UUID: "GPU-a", MIG: gpu.MIGEnabled, MemoryLimits: gpu.MemoryLimitsMIG},
 		{UUID: "GPU-b", Index: 1, MemoryLimits: gpu.MemoryLimitsSupported},
 	}}
-	of := func(rules allocator.Rules) map[string]string { return labels.Of(inv, allocator.Policy{MIG: allocator.MIGNone, Rules: rules}, "") }
+	of := func(rules allocator.Rules) map[string]string {
+		return labels.Of(inv, allocator.Policy{MIG: allocator.MIGNone, Rules: rules}, "")
+	}
 	excluded := of(allocator.Rules{{Select: allocator.Selector{UUID: []string{"GPU-b"}}, Exclude: true}})
 	all := of(nil)
 	if got := all[labels.MemoryLimits]; got != "supported" {
