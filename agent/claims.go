@@ -173,7 +173,6 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 	if c == nil { // without a DRA driver, the kubelet deletes the slices, and no claim can be prepared
 		now := time.Now()
 		o.Pool, o.Allocations = allocator.Pool{Acknowledged: now}, &allocator.Allocations{Requested: now, Received: now}
-		o.Claims = claimsOfEarlierDriver(r, prepared)
 		return
 	}
 	for _, claim := range c.gate.Claims() {
@@ -198,23 +197,6 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 			o.Pool.IDs[id] = true
 		}
 	}
-}
-
-// claimsOfEarlierDriver returns the prepared claims with devices of this agent, whose DRA driver was disabled meanwhile.
-// Their pods keep the devices: the kubelet starts their containers without calling a driver.
-func claimsOfEarlierDriver(r partResolver, prepared []kubelet.PreparedClaim) (claims []allocator.Claim) {
-	for _, p := range prepared {
-		claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
-		for _, d := range p.Devices {
-			if id, ok := dra.DeviceID(d.Name); ok && slices.ContainsFunc(d.CDI, isAgentDevice) {
-				claim.Devices, claim.Parts = append(claim.Devices, id), append(claim.Parts, r.device(id))
-			}
-		}
-		if len(claim.Devices) > 0 {
-			claims = append(claims, claim)
-		}
-	}
-	return claims
 }
 
 // kubeletDevices implements dra.Config.KubeletDevices.
@@ -274,7 +256,9 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 		offered = append(offered, offersOf(r.Devices, held, taints)...)
 	}
 	c.extra.Store(&extra)
-	c.plan.Store(p)
+	if p.verified != nil { // else its spec is about to be written
+		c.plan.Store(p)
+	}
 	c.placement = cfg.Shares.Placement
 	c.updatePool(dra.Devices(inv, c.order(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
 	c.driver.UpdateHealth(health)

@@ -20,7 +20,8 @@ const (
 	// evidenceTimeout bounds a request to the kubelet or the container runtime.
 	evidenceTimeout = 5 * time.Second
 	// claimsTimeout bounds the list of all ResourceClaims of the cluster, which can have hundreds of pages.
-	claimsTimeout = time.Minute
+	// The other sources wait for it.
+	claimsTimeout = 15 * time.Second
 	// writeTimeout bounds the wait for the kubelet to write its checkpoint. After that, the existing one is read.
 	writeTimeout = time.Second
 	// firstResponseTimeout is how long the agent waits after its start for the first response of an optional source.

@@ -23,7 +23,7 @@ type plan struct {
 	written            bool  // the CDI spec changed on disk
 	unchecked          error // see cdi.File.Unchecked
 
-	verified map[string]bool // CDI devices whose spec is on disk and passed all checks, by qualified name
+	verified map[string]bool // CDI devices whose spec is on disk and passed all checks, by qualified name; nil before writeSpec
 }
 
 // inspect returns the plan for the latest inventory and the host, with nothing verified yet.
@@ -74,8 +74,8 @@ func (l *loop) resources(p *plan) []*allocator.Resource {
 // config in effect, it keeps the existing spec, which running pods need.
 func (l *loop) writeSpec(inspected *plan) *plan {
 	p := *inspected
+	p.verified = map[string]bool{}
 	if len(p.parts.GPUs) > 0 && l.config.fault.None() {
-		p.verified = map[string]bool{}
 		p.specErr = l.putSpec(&p)
 		l.putVariants(&p)
 	}

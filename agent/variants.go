@@ -152,10 +152,16 @@ func (p *plan) injectable(id string) error {
 	if p.verified[cdi.AgentKind+"="+id] {
 		return nil
 	}
-	if fault := p.parts.Faults[id]; !fault.None() {
+	if p.verified == nil {
+		return fmt.Errorf("%w: the CDI spec is not written yet", allocator.ErrHeld)
+	}
+	if err := errors.Join(p.driverErr, p.specErr); err != nil {
+		return fmt.Errorf("%w: the CDI spec does not contain it: %s", allocator.ErrHeld, gpu.OneLine(err))
+	}
+	if fault := p.inventory.Fault(id); !fault.None() {
 		return fmt.Errorf("%w: %s", allocator.ErrUnhealthy, fault)
 	}
-	return fmt.Errorf("%w: the CDI spec does not contain it", allocator.ErrHeld)
+	return fmt.Errorf("%w: the CDI spec does not contain it; run gpucdi status", allocator.ErrUnhealthy)
 }
 
 // claimVariants implements dra.Config.Variants.

@@ -125,11 +125,8 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	if err := record.checkPods(pods); err != nil {
 		return Record{}, err
 	}
-	if restored, found := d.cfg.Gate.Claim(ref.uid); found && !restored.SameDevices(record.grant()) {
-		if err := d.checkFormer(ref.uid, devices); err != nil {
-			return Record{}, err
-		}
-		d.cfg.Gate.Unprepare(ref.uid)
+	if err := d.replaceRestored(record); err != nil {
+		return Record{}, err
 	}
 	prepare := func() error {
 		if err := d.selectVariants(record.Devices); err != nil {
@@ -158,6 +155,25 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	}
 	d.cfg.Changed()
 	return record, d.applySettings(ctx, record, pods)
+}
+
+// replaceRestored replaces a claim that was restored from the kubelet's checkpoint by the record with its allocation. The
+// restored claim may have been allocated again since, or it holds devices that it only monitors.
+func (d *Driver) replaceRestored(r Record) error {
+	restored, found := d.cfg.Gate.Claim(r.UID)
+	claim := r.grant()
+	if !found || restored.SameDevices(claim) {
+		return nil
+	}
+	if err := d.checkFormer(r.UID, r.Devices); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(claim.Devices, func(id string) bool { return !slices.Contains(restored.Devices, id) }) {
+		d.cfg.Gate.Unprepare(r.UID) // the gate has to check the new devices
+		return nil
+	}
+	d.cfg.Gate.Restore(claim)
+	return nil
 }
 
 // grant makes the gate grant the devices of a record. The CDI spec contains devices that the gate grants for the first
@@ -234,15 +250,7 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 			return Record{}, err
 		}
 		if !record.sameDevices(devices) {
-			// The claim was allocated again, after its pods were deleted by force. The gate withholds the former devices
-			// from other claims while containers use them.
-			if err := d.checkFormer(ref.uid, devices); err != nil {
-				return Record{}, err
-			}
-			if err := d.release(ctx, record); err != nil {
-				return Record{}, err
-			}
-			return d.prepareNew(ctx, ref, claim)
+			return d.prepareReallocated(ctx, ref, record, claim, devices)
 		}
 		pods = podsOf(claim)
 		if err := record.checkPods(pods); err != nil {
@@ -263,6 +271,18 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		d.cfg.Changed()
 	}
 	return next, d.applySettings(ctx, next, pods)
+}
+
+// prepareReallocated prepares a claim that was allocated again, after its pods were deleted by force. The gate withholds
+// the former devices from other claims while containers use them.
+func (d *Driver) prepareReallocated(ctx context.Context, ref claimRef, former Record, claim cluster.Claim, devices []Device) (Record, error) {
+	if err := d.checkFormer(ref.uid, devices); err != nil {
+		return Record{}, err
+	}
+	if err := d.release(ctx, former); err != nil {
+		return Record{}, err
+	}
+	return d.prepareNew(ctx, ref, claim)
 }
 
 // await calls prepare until the gate grants the devices of a record. It waits for devices that other holders are about

@@ -335,12 +335,29 @@ func TestRestoredClaim(t *testing.T) {
 		t.Errorf("devices %v, records %v", got, n.driver.Records())
 	}
 	err = nil
-	claim := allocated("a", "0")
+	claim := allocated("a", "0", "1")
 	claim.Devices[0].AdminAccess = true
 	n.claims.set("a", claim)
-	n.prepares("a", "0")
-	if got := n.gate.claims["uid-a"]; len(got.Devices) > 0 || !slices.Equal(got.Admin, []string{"GPU-0"}) {
+	n.gate.Restore(allocator.Claim{UID: "uid-a", Name: "default/a", Devices: []string{"GPU-0", "GPU-1"}})
+	n.gate.called = func(method string) {
+		if method == "Unprepare" {
+			t.Error("the claim was released in between")
+		}
+	}
+	n.prepares("a", "0", "1")
+	if got := n.gate.claims["uid-a"]; !slices.Equal(got.Devices, []string{"GPU-1"}) || !slices.Equal(got.Admin, []string{"GPU-0"}) {
 		t.Errorf("claim %+v", got)
+	}
+}
+
+// A claim without a record whose former devices the kubelet has forgotten gets others.
+func TestRestoredClaimReallocated(t *testing.T) {
+	n := newNode(t)
+	n.gate.Restore(allocator.Claim{UID: "uid-a", Name: "default/a", Devices: []string{"GPU-0"}})
+	n.add("a", "1")
+	n.prepares("a", "1")
+	if got := n.gate.claims["uid-a"].Devices; !slices.Equal(got, []string{"GPU-1"}) {
+		t.Errorf("devices %v", got)
 	}
 }
 

@@ -66,6 +66,7 @@ type Controller struct {
 	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
 	created map[key]bool                   // templates created, found or refused since the pods were last listed
 	existed map[key]bool                   // templates that the creation found since the pods were last listed
+	foreign map[key]bool                   // templates of others, as last logged
 	failing map[string]bool                // namespaces in which a creation has failed since the pods were last listed
 	retry   map[string]time.Duration       // last delay before a retry, by namespace; reset when creations succeed
 	unused  map[key]time.Time              // when sweep first found the template unused
@@ -251,9 +252,13 @@ func (c *Controller) reportForeign(managed []cluster.ClaimTemplate) {
 		delete(c.existed, key{t.Metadata.Namespace, t.Metadata.Name})
 	}
 	for k := range c.existed {
+		if c.foreign[k] {
+			continue
+		}
 		c.log.Warn("template not created by gpucdi, its claims may differ from the requests of pods", "namespace", k.namespace, "template", k.name,
 			"remedy", "delete the template")
 	}
+	c.foreign = maps.Clone(c.existed)
 }
 
 // outdated reports whether the controller would create the template with another spec.

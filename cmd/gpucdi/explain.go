@@ -98,6 +98,14 @@ func preparedWhen(c status.Claim) string {
 	return age(c.Prepared) + " ago"
 }
 
+// forPods describes the pods of a claim. Those of a claim without a record are unknown.
+func forPods(c status.Claim) string {
+	if c.Prepared.IsZero() {
+		return ""
+	}
+	return ", for " + cmp.Or(strings.Join(c.Pods, ", "), "no pod")
+}
+
 func throughClaim(h status.Holder) string {
 	if h.Claim == "" {
 		return ""
@@ -117,7 +125,7 @@ func explainClaim(w io.Writer, n status.Node, namespace, name string) error {
 	}
 	for _, c := range n.DRA.Claims {
 		if is(c.Namespace, c.Name) {
-			line(w, "Claim %s/%s was prepared %s, for %s", namespace, name, preparedWhen(c), cmp.Or(strings.Join(c.Pods, ", "), "no pod"))
+			line(w, "Claim %s/%s was prepared %s%s", namespace, name, preparedWhen(c), forPods(c))
 			explainDevices(w, n, c.Devices)
 		}
 	}
