@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -105,68 +104,6 @@ func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 	}
 }
 
-// restoreTimeout bounds the requests for claims without a record, which delay the start of the agent.
-const restoreTimeout = 3 * time.Second
-
-// restore adds to the gate the claims that the kubelet's checkpoint lists as prepared, but that have no record.
-func (c *claims) restore(ctx context.Context, log *slog.Logger) {
-	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
-	if err != nil {
-		log.Warn("kubelet's prepared claims unreadable, using the claim records only", "err", err)
-	}
-	recorded := map[string]bool{}
-	for _, claim := range c.gate.Claims() {
-		recorded[claim.UID] = true
-	}
-	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
-	defer cancel()
-	for _, p := range prepared {
-		if recorded[p.UID] || len(c.claim(p, nil).Devices) == 0 {
-			continue
-		}
-		admin, err := c.adminRequests(ctx, p)
-		if err != nil {
-			log.Warn("claim without a record not read, assuming that it holds all of its devices", "uid", p.UID, "err", err)
-		}
-		claim := c.claim(p, admin)
-		log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.Name, "uid", p.UID, "devices", claim.Devices, "admin", claim.Admin)
-		c.gate.Restore(claim)
-	}
-}
-
-// adminRequests returns the requests of a claim with admin access, which the kubelet's checkpoint lacks. Without a
-// response of the API server, the claim holds all of its devices.
-func (c *claims) adminRequests(ctx context.Context, p kubelet.PreparedClaim) (map[string]bool, error) {
-	claim, err := c.client.Claim(ctx, p.Namespace, p.Name)
-	if err != nil || claim.UID != p.UID {
-		return nil, err
-	}
-	admin := map[string]bool{}
-	for _, d := range claim.Devices {
-		if d.AdminAccess {
-			admin[d.Request] = true
-		}
-	}
-	return admin, nil
-}
-
-// claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted. admin are its requests with
-// admin access.
-func (c *claims) claim(p kubelet.PreparedClaim, admin map[string]bool) allocator.Claim {
-	claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
-	for _, d := range p.Devices {
-		id, ok := dra.DeviceID(d.Name)
-		switch {
-		case !ok || d.Driver != c.driverName || d.Pool != c.poolName:
-		case len(d.Requests) == 1 && admin[d.Requests[0]]:
-			claim.Admin = append(claim.Admin, id)
-		default:
-			claim.Devices = append(claim.Devices, id)
-		}
-	}
-	return claim
-}
-
 // observe adds the prepared claims and the acknowledged slices to an observation that already has the gate's grants.
 // prepared are the claims in the kubelet's checkpoint, which also lists pods that started after the claim was prepared.
 func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
@@ -197,19 +134,6 @@ func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []ku
 			o.Pool.IDs[id] = true
 		}
 	}
-}
-
-// kubeletDevices implements dra.Config.KubeletDevices.
-func (c *claims) kubeletDevices(uid string) (names []string, err error) {
-	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
-	for _, p := range prepared {
-		for _, d := range p.Devices {
-			if p.UID == uid && d.Driver == c.driverName && d.Pool == c.poolName {
-				names = append(names, d.Name)
-			}
-		}
-	}
-	return names, err
 }
 
 // allocated returns the names of the claims that devices of the node are allocated to, by device ID; one of them if

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
@@ -108,6 +109,23 @@ func (p *plan) verify(names []string) {
 	for _, name := range names {
 		p.verified[name] = true
 	}
+}
+
+// injectable implements dra.Config.Injectable.
+func (p *plan) injectable(id string) error {
+	if p.verified[cdi.AgentKind+"="+id] {
+		return nil
+	}
+	if p.verified == nil {
+		return fmt.Errorf("%w: the CDI spec is not written yet", allocator.ErrHeld)
+	}
+	if err := errors.Join(p.driverErr, p.specErr); err != nil {
+		return fmt.Errorf("%w: the CDI spec does not contain it: %s", allocator.ErrHeld, gpu.OneLine(err))
+	}
+	if fault := p.inventory.Fault(id); !fault.None() {
+		return fmt.Errorf("%w: %s", allocator.ErrUnhealthy, fault)
+	}
+	return fmt.Errorf("%w: the CDI spec does not contain it; run gpucdi status", allocator.ErrUnhealthy)
 }
 
 // withDeviceFaults returns the known devices with their own faults, without those of the node.

@@ -147,23 +147,6 @@ func (p *plan) variantFaults() map[string]gpu.Fault {
 	return faults
 }
 
-// injectable implements dra.Config.Injectable.
-func (p *plan) injectable(id string) error {
-	if p.verified[cdi.AgentKind+"="+id] {
-		return nil
-	}
-	if p.verified == nil {
-		return fmt.Errorf("%w: the CDI spec is not written yet", allocator.ErrHeld)
-	}
-	if err := errors.Join(p.driverErr, p.specErr); err != nil {
-		return fmt.Errorf("%w: the CDI spec does not contain it: %s", allocator.ErrHeld, gpu.OneLine(err))
-	}
-	if fault := p.inventory.Fault(id); !fault.None() {
-		return fmt.Errorf("%w: %s", allocator.ErrUnhealthy, fault)
-	}
-	return fmt.Errorf("%w: the CDI spec does not contain it; run gpucdi status", allocator.ErrUnhealthy)
-}
-
 // claimVariants implements dra.Config.Variants.
 func (p *plan) claimVariants(id string, selected allocator.Features) (allocator.Features, error) {
 	var needed []string

@@ -157,25 +157,6 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	return record, d.applySettings(ctx, record, pods)
 }
 
-// replaceRestored replaces a claim that was restored from the kubelet's checkpoint by the record with its allocation. The
-// restored claim may have been allocated again since, or it holds devices that it only monitors.
-func (d *Driver) replaceRestored(r Record) error {
-	restored, found := d.cfg.Gate.Claim(r.UID)
-	claim := r.grant()
-	if !found || restored.SameDevices(claim) {
-		return nil
-	}
-	if err := d.checkFormer(r.UID, r.Devices); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(claim.Devices, func(id string) bool { return !slices.Contains(restored.Devices, id) }) {
-		d.cfg.Gate.Unprepare(r.UID) // the gate has to check the new devices
-		return nil
-	}
-	d.cfg.Gate.Restore(claim)
-	return nil
-}
-
 // grant makes the gate grant the devices of a record. The CDI spec contains devices that the gate grants for the first
 // time; it may lack those of a prepared claim, and those that the claim only monitors.
 func (d *Driver) grant(r Record) error {
@@ -189,22 +170,6 @@ func (d *Driver) grant(r Record) error {
 		}
 	}
 	return d.cfg.Gate.Prepare(r.grant())
-}
-
-// checkFormer returns an error if the kubelet would give the pods of a claim other devices in addition to the given ones.
-// This is the case if the claim was allocated again, and the kubelet restarted before it unprepared the claim.
-func (d *Driver) checkFormer(uid string, devices []Device) error {
-	names, err := d.cfg.KubeletDevices(uid)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !slices.ContainsFunc(devices, func(device Device) bool { return device.Name == name }) {
-			return fmt.Errorf("the kubelet would also give its pods %s, which the claim had before; delete the pods of the claim",
-				host.Printable(name, maxShown))
-		}
-	}
-	return nil
 }
 
 // applySettings applies the settings of GPUs that a claim requires before its containers start. The claim's record must
@@ -271,18 +236,6 @@ func (d *Driver) prepareAgain(ctx context.Context, ref claimRef, record Record) 
 		d.cfg.Changed()
 	}
 	return next, d.applySettings(ctx, next, pods)
-}
-
-// prepareReallocated prepares a claim that was allocated again, after its pods were deleted by force. The gate withholds
-// the former devices from other claims while containers use them.
-func (d *Driver) prepareReallocated(ctx context.Context, ref claimRef, former Record, claim cluster.Claim, devices []Device) (Record, error) {
-	if err := d.checkFormer(ref.uid, devices); err != nil {
-		return Record{}, err
-	}
-	if err := d.release(ctx, former); err != nil {
-		return Record{}, err
-	}
-	return d.prepareNew(ctx, ref, claim)
 }
 
 // await calls prepare until the gate grants the devices of a record. It waits for devices that other holders are about

@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/dra"
+	"github.com/gpucdi/gpucdi/kubelet"
+)
+
+// restoreTimeout bounds the requests for claims without a record, which delay the start of the agent.
+const restoreTimeout = 3 * time.Second
+
+// restore adds to the gate the claims that the kubelet's checkpoint lists as prepared, but that have no record.
+func (c *claims) restore(ctx context.Context, log *slog.Logger) {
+	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
+	if err != nil {
+		log.Warn("kubelet's prepared claims unreadable, using the claim records only", "err", err)
+	}
+	recorded := map[string]bool{}
+	for _, claim := range c.gate.Claims() {
+		recorded[claim.UID] = true
+	}
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	for _, p := range prepared {
+		if recorded[p.UID] || len(c.claim(p, nil).Devices) == 0 {
+			continue
+		}
+		admin, err := c.adminRequests(ctx, p)
+		if err != nil {
+			log.Warn("claim without a record not read, assuming that it holds all of its devices", "uid", p.UID, "err", err)
+		}
+		claim := c.claim(p, admin)
+		log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.Name, "uid", p.UID, "devices", claim.Devices, "admin", claim.Admin)
+		c.gate.Restore(claim)
+	}
+}
+
+// adminRequests returns the requests of a claim with admin access, which the kubelet's checkpoint lacks. Without a
+// response of the API server, the claim holds all of its devices.
+func (c *claims) adminRequests(ctx context.Context, p kubelet.PreparedClaim) (map[string]bool, error) {
+	claim, err := c.client.Claim(ctx, p.Namespace, p.Name)
+	if err != nil || claim.UID != p.UID {
+		return nil, err
+	}
+	admin := map[string]bool{}
+	for _, d := range claim.Devices {
+		if d.AdminAccess {
+			admin[d.Request] = true
+		}
+	}
+	return admin, nil
+}
+
+// claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted. admin are its requests with
+// admin access.
+func (c *claims) claim(p kubelet.PreparedClaim, admin map[string]bool) allocator.Claim {
+	claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
+	for _, d := range p.Devices {
+		id, ok := dra.DeviceID(d.Name)
+		switch {
+		case !ok || d.Driver != c.driverName || d.Pool != c.poolName:
+		case len(d.Requests) == 1 && admin[d.Requests[0]]:
+			claim.Admin = append(claim.Admin, id)
+		default:
+			claim.Devices = append(claim.Devices, id)
+		}
+	}
+	return claim
+}
+
+// kubeletDevices implements dra.Config.KubeletDevices.
+func (c *claims) kubeletDevices(uid string) (names []string, err error) {
+	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
+	for _, p := range prepared {
+		for _, d := range p.Devices {
+			if p.UID == uid && d.Driver == c.driverName && d.Pool == c.poolName {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	return names, err
+}
