@@ -219,12 +219,13 @@ func TestMemoryLimitFails(t *testing.T) {
 func TestMemoryLimitsOfOtherGPUs(t *testing.T) {
 	t.Parallel()
 	n, k := startLimitingNode(t)
-	pod, gpus := newPod("several", 16), slices.Sorted(slices.Values(n.uuids()))
-	if err := k.admit(pod); err != nil {
-		t.Fatal(err)
-	}
-	n.addCgroup(t, pod)
+	gpus := slices.Sorted(slices.Values(n.uuids()))
 	for _, function := range []string{"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1"} {
+		pod := newPod(strings.ToLower(function), 16)
+		if err := k.admit(pod); err != nil {
+			t.Fatal(err)
+		}
+		n.addCgroup(t, pod)
 		if err := n.driver.InjectFault(simdriver.Fault{GPU: gpus[0], Func: function, Return: unknownError}); err != nil {
 			t.Fatal(err)
 		}
@@ -235,9 +236,9 @@ func TestMemoryLimitsOfOtherGPUs(t *testing.T) {
 		if err := n.driver.ClearFaults(); err != nil {
 			t.Fatal(err)
 		}
+		n.startPod(t, k, pod)
+		n.checkLimits(t, pod, gpus, 2)
 	}
-	n.startPod(t, k, pod)
-	n.checkLimits(t, pod, gpus, 2)
 }
 
 // retryStart retries until the kubelet starts a pod's container, and returns the UUIDs of its GPUs.
