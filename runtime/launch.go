@@ -25,9 +25,13 @@ type Launch struct {
 
 const (
 	// maxAttempts bounds the attempts to launch a container. Every two seconds the kubelet stops the pods that it does
-	// not manage. It stops a pod without containers immediately, but a container has a grace period of two seconds. If an
-	// attempt coincides with the stop, the next one has enough time, unless the node is overloaded.
+	// not manage. It stops a pod without containers immediately, but a container has a grace period of two seconds, in
+	// which CRI-O executes no command in it.
 	maxAttempts = 8
+	// stopTimeout bounds the time until the kubelet has stopped the pod of a failed attempt.
+	stopTimeout = 10 * time.Second
+	// stopInterval is the time between two checks of whether the pod is stopped.
+	stopInterval = 100 * time.Millisecond
 	// launchTimeout bounds all attempts and the removals before them.
 	launchTimeout = 3 * time.Minute
 	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
@@ -90,11 +94,36 @@ func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string,
 	}()
 	for range maxAttempts {
 		output, err = launchOnce(ctx, client, parent, id, l)
-		if err == nil || ctx.Err() != nil {
+		if err == nil || !awaitStop(ctx, client, id) {
 			break
 		}
 	}
 	return output, l.Image, err
+}
+
+// awaitStop waits until no pod of the launch runs, and reports whether that was so within stopTimeout. If it was not, no
+// kubelet stops the pods, so the attempt failed for another reason. If it was, the next attempt has almost two seconds
+// until the kubelet's next check, instead of a random part of them.
+func awaitStop(ctx context.Context, client cri.RuntimeServiceClient, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	for {
+		ready, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+			State:         &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
+			LabelSelector: map[string]string{launchIDLabel: id},
+		}})
+		if err != nil {
+			return false
+		}
+		if len(ready.Items) == 0 {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(stopInterval):
+		}
+	}
 }
 
 func launchOnce(ctx context.Context, client cri.RuntimeServiceClient, parent, id string, l Launch) ([]byte, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/labels"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -130,17 +131,34 @@ func TestLaunchHangs(t *testing.T) {
 	}
 }
 
-// The kubelet may stop the pod during an attempt, since it does not manage the pod.
+// A kubelet stops the pod of the first attempt, since it does not manage it. The second attempt starts right after that,
+// so it has enough time until the kubelet's next check.
 func TestLaunchRetry(t *testing.T) {
-	failed := map[string]error{"start": errors.New("sandbox not found")}
 	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", errs: failed, failures: 1}
-		if output, _, err := testLaunch(t.Context(), t, pods, launchConfig); output != "output" || err != nil {
-			t.Errorf("got %q, %v", output, err)
+		time.Sleep(time.Until(time.Now().Truncate(kubeletInterval).Add(kubeletInterval * 3 / 2)))
+		pods := &fakePods{agent: "a", kubelet: true, startDelay: kubeletInterval * 9 / 10}
+		output, _, err := testLaunch(t.Context(), t, pods, launchConfig)
+		if output != "output" || err != nil || len(pods.created) != 2 {
+			t.Errorf("got %q, %v after %d attempts, want success after 2", output, err, len(pods.created))
 		}
-		pods = &fakePods{agent: "a", errs: failed}
+	})
+}
+
+func TestLaunchTooSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := &fakePods{agent: "a", kubelet: true, startDelay: kubeletInterval * 11 / 10}
 		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != maxAttempts {
 			t.Errorf("error %v after %d attempts, want %d", err, len(pods.created), maxAttempts)
+		}
+	})
+}
+
+// Without a kubelet no pod is stopped, so a failure has another reason and is reported after one attempt.
+func TestLaunchWithoutKubelet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := failing("exec", "no such program")
+		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != 1 {
+			t.Errorf("error %v after %d attempts, want 1", err, len(pods.created))
 		}
 	})
 }
@@ -148,7 +166,7 @@ func TestLaunchRetry(t *testing.T) {
 // CRI-O delays the start of a container for two minutes if the kubelet is stopping its pod.
 func TestLaunchStartTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", stopping: true}
+		pods := &fakePods{agent: "a", stopping: true, kubelet: true}
 		output, _, err := testLaunch(t.Context(), t, pods, launchConfig)
 		if output != "output" || err != nil || len(pods.created) != 2 {
 			t.Errorf("got %q, %v after %d attempts", output, err, len(pods.created))
@@ -169,6 +187,9 @@ func TestCgroupParent(t *testing.T) {
 	}
 }
 
+// kubeletInterval is the time between two checks of a kubelet for pods that it does not manage.
+const kubeletInterval = 2 * time.Second
+
 // fakePods is a runtime with pods.
 type fakePods struct {
 	cri.RuntimeServiceClient
@@ -176,10 +197,12 @@ type fakePods struct {
 	leftover string           // ID of a pod of an earlier launch
 	errs     map[string]error // error by operation
 	hangs    string           // operation that blocks until its context ends
-	failures int              // number of containers that fail; 0 for all
 	exitCode int32            // exit code of ExecSync
 	onExec   func()           // called by ExecSync, which then blocks until its context ends
 	stopping bool             // the kubelet is stopping the first pod, so its container does not start
+	kubelet  bool             // a kubelet stops all pods every kubeletInterval
+
+	startDelay time.Duration // time that StartContainer takes
 
 	sandboxes map[string]*cri.PodSandbox
 	running   []string              // IDs of the containers, same as those of their pods; they ignore SIGTERM
@@ -192,9 +215,6 @@ func (p *fakePods) fail(ctx context.Context, operation string) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if p.failures > 0 && len(p.created) > p.failures {
-		return nil
-	}
 	return p.errs[operation]
 }
 
@@ -204,18 +224,28 @@ func (p *fakePods) RunPodSandbox(ctx context.Context, r *cri.RunPodSandboxReques
 	}
 	p.config = r.Config
 	id := r.Config.Metadata.Uid
-	p.sandboxes[id] = &cri.PodSandbox{Id: id, Labels: r.Config.Labels}
+	p.sandboxes[id] = &cri.PodSandbox{Id: id, Labels: r.Config.Labels, CreatedAt: time.Now().UnixNano()}
 	return &cri.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
 func (p *fakePods) ListPodSandbox(ctx context.Context, r *cri.ListPodSandboxRequest, _ ...grpc.CallOption) (*cri.ListPodSandboxResponse, error) {
-	found := &cri.ListPodSandboxResponse{}
+	return &cri.ListPodSandboxResponse{Items: p.list(r.Filter.LabelSelector, r.Filter.State != nil)}, p.fail(ctx, "list pods")
+}
+
+// list returns the pods with all labels; only those that are ready if ready is set. Pods that the kubelet stops are ready
+// until its next check, since their containers ignore SIGTERM and have a grace period of the same length.
+func (p *fakePods) list(selector map[string]string, ready bool) (found []*cri.PodSandbox) {
 	for _, s := range p.sandboxes {
-		if s.Labels[launchedLabel] == r.Filter.LabelSelector[launchedLabel] {
-			found.Items = append(found.Items, s)
+		if labels.SelectorFromSet(selector).Matches(labels.Set(s.Labels)) && (!ready || !p.stopped(s, kubeletInterval)) {
+			found = append(found, s)
 		}
 	}
-	return found, p.fail(ctx, "list pods")
+	return found
+}
+
+// stopped reports whether a kubelet checked the pods between the creation of s and a time before now.
+func (p *fakePods) stopped(s *cri.PodSandbox, before time.Duration) bool {
+	return p.kubelet && time.Now().Add(-before).Truncate(kubeletInterval).After(time.Unix(0, s.CreatedAt))
 }
 
 func (p *fakePods) StopPodSandbox(ctx context.Context, r *cri.StopPodSandboxRequest, _ ...grpc.CallOption) (*cri.StopPodSandboxResponse, error) {
@@ -253,6 +283,7 @@ func (p *fakePods) CreateContainer(ctx context.Context, r *cri.CreateContainerRe
 
 func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequest, _ ...grpc.CallOption) (*cri.StartContainerResponse, error) {
 	p.running = append(p.running, r.ContainerId)
+	time.Sleep(p.startDelay)
 	if p.stopping && len(p.created) == 1 {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -260,7 +291,7 @@ func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequ
 	return &cri.StartContainerResponse{}, p.fail(ctx, "start")
 }
 
-func (p *fakePods) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest, _ ...grpc.CallOption) (*cri.ExecSyncResponse, error) {
+func (p *fakePods) ExecSync(ctx context.Context, r *cri.ExecSyncRequest, _ ...grpc.CallOption) (*cri.ExecSyncResponse, error) {
 	if p.onExec != nil {
 		p.onExec()
 		<-ctx.Done()
@@ -268,6 +299,9 @@ func (p *fakePods) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest, _ ...gr
 	}
 	if p.exitCode != 0 {
 		return &cri.ExecSyncResponse{ExitCode: p.exitCode, Stderr: []byte("error output" + strings.Repeat(" continued", 1000))}, nil
+	}
+	if p.stopped(p.sandboxes[r.ContainerId], 0) {
+		return nil, errors.New("container is stopping")
 	}
 	return &cri.ExecSyncResponse{Stdout: []byte("output")}, p.fail(ctx, "exec")
 }
