@@ -18,11 +18,13 @@ import (
 
 const draDocument = "docs/dra.md"
 
-// claimCases run in this order on a node with DRA. Each but the last leaves all GPUs free and in the slices.
-var claimCases = []struct {
+// A claimCase runs on a node with DRA, and leaves all GPUs free and in the slices unless it is the last one.
+type claimCase struct {
 	name string
 	run  func(*testing.T, *cluster)
-}{
+}
+
+var wholeGPUCases = []claimCase{
 	{"a pod keeps the GPU of its claim", claimSurvives},
 	{"claims and pods that request nvidia.com/gpu share the node", claimsAndPods},
 	{"a pod waits for the containers of a force-deleted pod", forcedDelete},
@@ -35,14 +37,9 @@ var claimCases = []struct {
 	{"manifests for NVIDIA's DRA driver work", nvidiaManifests},
 	{"a claim and its class select driver capabilities", claimedFeatures},
 	{"docs/dra.md requests a GPU", documentedClaim},
-	{"claims share a GPU", sharedGPU},
-	{"claims and replicas have compute ceilings", computeCeilings},
-	{"pods request vcuda-core and vcuda-memory", vcudaPods},
-	{"a claim gets a MIG device", claimedMIG},
 	{"a GPU without a usable device node is tainted", wrongDeviceNode},
 	{"the slices are empty without a driver", withoutDriver},
 	{"an agent writes only slices of its node", slicePolicy},
-	{"a monitoring pod gets all GPUs by admin access", adminAccess},
 	{"a rule moves a single GPU to DRA", singleGPU},
 	{"a DeviceClass selects the GPUs of a rule", namedGPU},
 	{"a fault evicts the pod of the GPU", evictedByTaint},
@@ -51,9 +48,29 @@ var claimCases = []struct {
 	{"a fault sets condition and taint of the node", nodeRemediation},
 }
 
-// TestDRA runs the commands of docs/dra.md, and moves GPUs between the device plugin and DRA.
+var partCases = []claimCase{
+	{"claims share a GPU", sharedGPU},
+	{"claims and replicas have compute ceilings", computeCeilings},
+	{"pods request vcuda-core and vcuda-memory", vcudaPods},
+	{"a claim gets a MIG device", claimedMIG},
+	{"a monitoring pod gets all GPUs by admin access", adminAccess},
+}
+
+// TestDRA allocates whole GPUs to claims, and moves GPUs between the device plugin and DRA.
 func TestDRA(t *testing.T) {
 	t.Parallel()
+	runClaimCases(t, wholeGPUCases)
+}
+
+// TestDRAParts allocates parts of GPUs to claims.
+func TestDRAParts(t *testing.T) {
+	t.Parallel()
+	runClaimCases(t, partCases)
+}
+
+// runClaimCases moves a node to DRA with the commands of docs/dra.md, and runs the cases on it.
+func runClaimCases(t *testing.T, cases []claimCase) {
+	t.Helper()
 	c := startCluster(t, node.Config{})
 	c.enableDRA(t)
 	c.awaitSlices(t, 0)
@@ -63,7 +80,7 @@ func TestDRA(t *testing.T) {
 	if out := c.sh(t, "NODE="+node.Name+"\n"+blocksOf(t, draDocument, "Move a node to DRA", "sh")[1]); !strings.Contains(out, "gpu.nvidia.com") {
 		t.Errorf("the commands to watch a move print\n%s", out)
 	}
-	for _, tc := range claimCases {
+	for _, tc := range cases {
 		if !t.Run(tc.name, func(t *testing.T) { tc.run(t, c) }) {
 			return
 		}
