@@ -174,8 +174,8 @@ func (m memoryLimits) partsOf(pod kubelet.Pod) (parts []allocator.Part) {
 	return parts
 }
 
-// set sets the memory limits of a pod, in bytes by UUID of the GPU, and records how much memory the pod uses. It skips
-// GPUs whose current limit suffices.
+// set sets the memory limits of a pod, in bytes by UUID of the GPU, and records them and how much memory the pod uses. It
+// skips GPUs whose current limit suffices.
 func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) error {
 	if len(limits) == 0 {
 		return nil
@@ -190,9 +190,10 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 }
 
 // setCgroup sets the memory limits of one cgroup of a pod, in bytes by UUID of the GPU, unless a current limit
-// suffices. It returns how much memory the cgroup uses, also by UUID. If a GPU fails, the others are limited nevertheless.
-func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used map[string]uint64, err error) {
-	used = map[string]uint64{}
+// suffices. It returns the limits and how much memory the cgroup uses, also by UUID. If a GPU fails, the others are
+// limited nevertheless.
+func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used map[string]memoryUse, err error) {
+	used = map[string]memoryUse{}
 	var errs []error
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
 		current, bytes, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
@@ -200,7 +201,7 @@ func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limi
 			errs = append(errs, err)
 			continue
 		}
-		used[uuid] = bytes
+		used[uuid] = memoryUse{current, bytes}
 		if suffices(current, limits[uuid]) {
 			continue
 		}
@@ -208,6 +209,7 @@ func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limi
 			errs = append(errs, err)
 			continue
 		}
+		used[uuid] = memoryUse{limits[uuid], bytes}
 		m.log.Info("GPU memory of pod limited", "pod", podUID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
 	}
 	return used, errors.Join(errs...)

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"slices"
+
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/dra"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -69,4 +73,58 @@ func shareStatus(r dra.Record, d allocator.Device) (share *status.Share, amount 
 
 func amountStatus(a allocator.Amount) status.Amount {
 	return status.Amount{Cores: a.Cores, MemoryBytes: a.Memory, Replicas: a.Replicas}
+}
+
+// replicaShares determines how pods share devices through replicas with memory limits.
+type replicaShares struct {
+	pods map[runtime.Pod]string // UIDs of the running pods, by pods without UID
+	held []kubelet.Holder
+	used *usedMemory
+}
+
+// podUIDs returns the UIDs of the pods of containers.
+func podUIDs(containers []runtime.Container) map[runtime.Pod]string {
+	uids := map[runtime.Pod]string{}
+	for _, c := range containers {
+		uids[runtime.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name}] = c.Pod.UID
+	}
+	return uids
+}
+
+// set sets Sharing of the devices whose replicas have memory limits. ReplicasAllocated must be set.
+func (r replicaShares) set(devices []status.Device) {
+	for i, d := range devices {
+		shares := r.of(d)
+		if len(shares) == 0 {
+			continue
+		}
+		total := len(d.Replicas)
+		devices[i].Sharing = &status.Sharing{
+			Capacity: status.Amount{Replicas: uint64(total)}, Free: status.Amount{Replicas: uint64(total - d.ReplicasAllocated)}, Shares: shares,
+		}
+	}
+}
+
+// of returns the shares of pods with memory limits on a device.
+func (r replicaShares) of(d status.Device) (shares []status.Share) {
+	for _, h := range r.held {
+		if h.Claim != "" || h.Resource != d.Resource || !slices.Contains(d.Replicas, h.Device) {
+			continue
+		}
+		memory, limited := r.used.of(r.pods[runtime.Pod{Namespace: h.Namespace, Name: h.Pod}], d.ID)
+		if !limited {
+			continue
+		}
+		i := slices.IndexFunc(shares, func(s status.Share) bool { return s.Namespace == h.Namespace && s.Pods[0] == h.Pod })
+		if i < 0 {
+			i = len(shares)
+			shares = append(shares, status.Share{Namespace: h.Namespace, Pods: []string{h.Pod}, MemoryLimited: true,
+				Amount: status.Amount{MemoryBytes: memory.limit}, MemoryUsed: new(memory.used)})
+		}
+		shares[i].Replicas++
+		if d.ComputeIsolation == string(allocator.ComputeIsolationCeiling) {
+			shares[i].ComputeCeiling += 100 / len(d.Replicas)
+		}
+	}
+	return shares
 }

@@ -6,6 +6,9 @@ import (
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/dra"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/kubelet"
+	"github.com/gpucdi/gpucdi/runtime"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -47,5 +50,35 @@ func TestShareStatus(t *testing.T) {
 	other.Devices[0].Admin = true
 	if got, _ := shareStatus(other, device); got != nil {
 		t.Errorf("a claim with adminAccess has the share %+v", got)
+	}
+}
+
+// The share of a pod is the sum of its replicas. Pods whose limit is unknown, claims, and other devices have none.
+func TestReplicaShares(t *testing.T) {
+	const gib = 1 << 30
+	r := replicaShares{pods: podUIDs([]runtime.Container{
+		{Pod: runtime.Pod{UID: "1", Namespace: "default", Name: "two"}}, {Pod: runtime.Pod{UID: "2", Namespace: "default", Name: "unlimited"}},
+	}), used: &usedMemory{}}
+	r.used.record("1", map[string]memoryUse{"GPU-a": {40 * gib, gib}})
+	r.used.record("2", map[string]memoryUse{"GPU-a": {gpu.MemoryUnlimited, gib}})
+	hold := func(pod, container, claim, device string) {
+		r.held = append(r.held, kubelet.Holder{Namespace: "default", Pod: pod, Container: container, Claim: claim, Resource: allocator.GPUResource, Device: device})
+	}
+	hold("two", "main", "", "GPU-a::0")
+	hold("two", "side", "", "GPU-a::1")
+	hold("two", "main", "claim", "GPU-a::2")
+	hold("unlimited", "main", "", "GPU-a::3")
+	hold("pending", "main", "", "GPU-a::2")
+	devices := []status.Device{
+		{ID: "GPU-a", Resource: allocator.GPUResource, Replicas: []string{"GPU-a::0", "GPU-a::1", "GPU-a::2", "GPU-a::3"}, ReplicasAllocated: 4, ComputeIsolation: "ceiling"},
+		{ID: "GPU-b", Resource: allocator.GPUResource},
+	}
+	r.set(devices)
+	want := &status.Sharing{Capacity: status.Amount{Replicas: 4}, Shares: []status.Share{{
+		Namespace: "default", Pods: []string{"two"}, Amount: status.Amount{MemoryBytes: 40 * gib, Replicas: 2}, MemoryLimited: true,
+		ComputeCeiling: 50, MemoryUsed: new(uint64(gib)),
+	}}}
+	if got := devices[0].Sharing; !reflect.DeepEqual(got, want) || devices[1].Sharing != nil {
+		t.Errorf("%+v, want %+v; of the other GPU %+v", got, want, devices[1].Sharing)
 	}
 }

@@ -79,6 +79,8 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	for i, d := range now.Devices {
 		now.Devices[i].AllocatedTo, now.Devices[i].ReplicasAllocated = holdersOf(d, held)
 	}
+	replicas := replicaShares{podUIDs(s.running.containers), held, &a.used}
+	replicas.set(now.Devices)
 	return now
 }
 

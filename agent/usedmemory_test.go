@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/dra"
+	"github.com/gpucdi/gpucdi/gpu"
 )
 
 func TestUsedMemory(t *testing.T) {
 	var u usedMemory
-	u.record("a", map[string]uint64{"GPU-0": 1, "GPU-1": 2})
-	u.record("b", map[string]uint64{"GPU-0": 4})
+	u.record("a", map[string]memoryUse{"GPU-0": {10, 1}, "GPU-1": {gpu.MemoryUnlimited, 2}})
+	u.record("b", map[string]memoryUse{"GPU-0": {10, 4}})
 	pods := []dra.Pod{{UID: "a"}, {UID: "b"}, {UID: "ended"}}
 	if got := u.sum(pods, "GPU-0"); got == nil || *got != 5 {
 		t.Errorf("used of GPU-0: %v", got)
@@ -18,8 +19,13 @@ func TestUsedMemory(t *testing.T) {
 	if got := u.sum(pods[1:], "GPU-1"); got != nil {
 		t.Errorf("used of GPU-1 by others: %d", *got)
 	}
+	for name, want := range map[string]bool{"GPU-0": true, "GPU-1": false, "GPU-2": false} {
+		if m, limited := u.of("a", name); limited != want {
+			t.Errorf("limit of pod a on %s: %v, %t", name, m, limited)
+		}
+	}
 	next := time.Now()
-	u.record("b", map[string]uint64{"GPU-0": 8})
+	u.record("b", map[string]memoryUse{"GPU-0": {10, 8}})
 	u.prune(next)
 	if got := u.sum(pods, "GPU-0"); got == nil || *got != 8 {
 		t.Errorf("used of GPU-0 after a pod has ended: %v", got)

@@ -66,8 +66,8 @@ func MemoryLimitReasons(gpus []GPU) (reasons []string) {
 // MemoryUnlimited is the value of a memory limit that is not set. NVML uses the same value.
 const MemoryUnlimited = 1<<64 - 1
 
-// MinMemoryLimit is the smallest memory limit that can be set, in bytes. It is the size of the driver's largest pages:
-// the driver may round a limit down to a multiple of it.
+// MinMemoryLimit is the smallest memory limit that can be set, in bytes: CUDA allocates GPU memory in multiples of it. The
+// driver may round a limit down to one.
 const MinMemoryLimit = 2 << 20
 
 // ComputeMode determines how many processes may have a compute context on a GPU.

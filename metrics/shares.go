@@ -14,20 +14,21 @@ var (
 	freeMemory = describe("gpucdi_shared_memory_free_bytes", "Advertised memory of a shared GPU or MIG device that is not allocated to a prepared claim.", "device", "gpu")
 
 	shareCores  = describe("gpucdi_share_cores", "Cores of a shared GPU or MIG device that are allocated to a prepared claim, of 100.", shareLabels...)
-	coresLimit  = describe("gpucdi_share_cores_limit", "Compute time to which MPS limits a claim, in cores of 100 of a GPU. Missing if it is not limited.", shareLabels...)
-	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that is allocated to a prepared claim.", shareLabels...)
-	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Memory that a claim adds to the limit of its pod on a GPU, which is the sum of the pod's claims. Missing if the driver does not limit the pod.", shareLabels...)
-	shareUsed   = describe("gpucdi_share_memory_used_bytes", "Memory of a shared GPU that the pod of a claim uses, through all of its claims. Missing if the driver does not limit the pod.", shareLabels...)
+	coresLimit  = describe("gpucdi_share_cores_limit", "Compute time to which MPS limits a claim, or the replicas of a pod, in cores of 100 of a GPU. Missing if it is not limited.", shareLabels...)
+	shareMemory = describe("gpucdi_share_memory_bytes", "Memory of a shared GPU or MIG device that is allocated to a prepared claim, or to a pod through replicas with a memory limit.", shareLabels...)
+	shareLimit  = describe("gpucdi_share_memory_limit_bytes", "Memory that a claim, or the replicas of a pod, add to the limit of the pod on a GPU. Missing if the driver does not limit the pod.", shareLabels...)
+	shareUsed   = describe("gpucdi_share_memory_used_bytes", "Memory of a shared GPU that a pod uses, through all of its claims or replicas. Missing if the driver does not limit the pod.", shareLabels...)
 )
 
-// shareLabels are the labels of a share. It has one pod, since a claim for a part of a GPU must be reserved for one.
+// shareLabels are the labels of a share. It has one pod, since a claim for a part of a GPU must be reserved for one. The
+// claim is empty for replicas.
 var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod"}
 
 func shareDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, coresLimit, shareMemory, shareLimit, shareUsed}
 }
 
-// shares collects the isolation of devices, and the shares of claims. A device can be in several rows of the status,
+// shares collects the isolation of devices, and the shares of claims and pods. A device can be in several rows of the status,
 // for example while it moves to another resource; its first row counts.
 func (s sink) shares(devices []status.Device) {
 	isolated, shared := map[string]bool{}, map[string]bool{} // by ID
@@ -36,20 +37,26 @@ func (s sink) shares(devices []status.Device) {
 			isolated[d.ID] = true
 			s.gauge(isolation, 1, d.ID, d.GPU, d.MemoryIsolation, d.ComputeIsolation)
 		}
-		if d.Sharing == nil || d.Sharing.Capacity.Cores == 0 || shared[d.ID] {
+		if d.Sharing == nil || shared[d.ID] {
 			continue
 		}
 		shared[d.ID] = true
-		s.gauge(freeCores, float64(d.Sharing.Free.Cores), d.ID, d.GPU)
-		s.gauge(freeMemory, float64(d.Sharing.Free.MemoryBytes), d.ID, d.GPU)
+		if d.Sharing.Capacity.Cores > 0 {
+			s.gauge(freeCores, float64(d.Sharing.Free.Cores), d.ID, d.GPU)
+			s.gauge(freeMemory, float64(d.Sharing.Free.MemoryBytes), d.ID, d.GPU)
+		}
 		for _, share := range d.Sharing.Shares {
 			pod := ""
 			if len(share.Pods) > 0 {
 				pod = share.Pods[0]
 			}
 			labels := func() []string { return []string{d.ID, d.GPU, share.Namespace, share.Claim, pod} }
-			s.gauge(shareCores, float64(share.Cores), labels()...)
-			s.gauge(shareMemory, float64(share.MemoryBytes), labels()...)
+			if share.Replicas == 0 {
+				s.gauge(shareCores, float64(share.Cores), labels()...)
+			}
+			if share.Replicas == 0 || share.MemoryLimited {
+				s.gauge(shareMemory, float64(share.MemoryBytes), labels()...)
+			}
 			if share.ComputeCeiling > 0 {
 				s.gauge(coresLimit, float64(share.ComputeCeiling), labels()...)
 			}

@@ -169,7 +169,8 @@ type Device struct {
 	MemoryIsolation  string `json:"memoryIsolation"`
 	ComputeIsolation string `json:"computeIsolation"`
 
-	Sharing *Sharing `json:"sharing,omitempty"` // nil unless claims share the device
+	// Sharing is nil unless claims share the device, or pods through replicas with limits.
+	Sharing *Sharing `json:"sharing,omitempty"`
 
 	Fault gpu.Fault `json:"fault,omitzero"`
 
@@ -180,11 +181,11 @@ type Device struct {
 	Awaits string    `json:"awaits,omitempty"` // what a draining device waits for
 }
 
-// Sharing describes how claims share a device.
+// Sharing describes how claims or pods share a device.
 type Sharing struct {
 	Capacity Amount  `json:"capacity"` // of the device
 	Free     Amount  `json:"free"`
-	Shares   []Share `json:"shares,omitempty"` // of prepared claims
+	Shares   []Share `json:"shares,omitempty"` // of prepared claims, or of pods with replicas
 }
 
 // Amount is a part of a shared device.
@@ -194,17 +195,17 @@ type Amount struct {
 	Replicas    uint64 `json:"replicas,omitempty"` // of a device that is shared by replicas
 }
 
-// Share is the part of a shared device that is allocated to a prepared claim.
+// Share is the part of a shared device that is allocated to a prepared claim, or to a pod through replicas with limits.
 type Share struct {
 	Namespace string   `json:"namespace"`
-	Claim     string   `json:"claim"`
-	Pods      []string `json:"pods"` // names, as of the latest call of the kubelet
+	Claim     string   `json:"claim,omitempty"` // empty for replicas
+	Pods      []string `json:"pods"`            // names; of a claim, as of the latest call of the kubelet
 
 	Amount
 	MemoryLimited  bool `json:"memoryLimited"`            // the driver limits the pod to MemoryBytes
 	ComputeCeiling int  `json:"computeCeiling,omitempty"` // of the compute time, enforced by MPS, in percent of the device; 0: none
 
-	// MemoryUsed is the memory of the device that the pod uses through all of its claims, in bytes, up to 10 s old. It is
+	// MemoryUsed is the memory of the device that the pod uses through all of its claims or replicas, in bytes, up to 10 s old. It is
 	// nil if it is unknown, as for pods that the driver does not limit.
 	MemoryUsed *uint64 `json:"memoryUsedBytes,omitempty"`
 }

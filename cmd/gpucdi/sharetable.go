@@ -24,14 +24,15 @@ func writeIsolation(w io.Writer, devices []status.Device) {
 	}
 }
 
-// writeShares writes a table of the shares of prepared claims, and of what remains free on their devices.
+// writeShares writes a table of the shares of prepared claims, and of pods with limited replicas, and of what remains
+// free on their devices.
 func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
 	if len(shared) == 0 {
 		return nil
 	}
 	fmt.Fprintln(w)
-	t.Row("GPU", "CORES", "CEILING", "MEMORY", "USED", "LIMITED", "CLAIM")
+	t.Row("GPU", "CORES", "CEILING", "MEMORY", "USED", "LIMITED", "ALLOCATED TO")
 	for _, d := range shared {
 		for _, s := range d.Sharing.Shares {
 			limited := "no"
@@ -39,12 +40,20 @@ func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 				limited = "yes"
 			}
 			cores, memory := amountColumns(s.Amount)
-			t.Row(d.Index, cores, ceiling(s), memory, memoryUsed(s), limited, s.Namespace+"/"+s.Claim)
+			t.Row(d.Index, cores, ceiling(s), memory, memoryUsed(s), limited, allocatedTo(s))
 		}
 		cores, memory := amountColumns(d.Sharing.Free)
 		t.Row(d.Index, cores, "-", memory, "-", "-", "(free)")
 	}
 	return t.Flush()
+}
+
+// allocatedTo returns the column ALLOCATED TO.
+func allocatedTo(s status.Share) string {
+	if s.Claim == "" {
+		return fmt.Sprintf("pod %s/%s", s.Namespace, s.Pods[0])
+	}
+	return fmt.Sprintf("claim %s/%s", s.Namespace, s.Claim)
 }
 
 // ceiling returns the column CEILING.
@@ -66,8 +75,12 @@ func memoryUsed(s status.Share) string {
 // amountColumns returns the columns CORES and MEMORY. For a device that is shared by replicas, CORES has the number of
 // replicas.
 func amountColumns(a status.Amount) (cores, memory string) {
-	if a.Replicas > 0 {
-		return fmt.Sprintf("×%d", a.Replicas), "-"
+	memory = fmt.Sprintf("%d MiB", a.MemoryBytes>>20)
+	switch {
+	case a.Replicas == 0:
+		return strconv.FormatUint(a.Cores, 10), memory
+	case a.MemoryBytes == 0:
+		memory = "-"
 	}
-	return strconv.FormatUint(a.Cores, 10), fmt.Sprintf("%d MiB", a.MemoryBytes>>20)
+	return fmt.Sprintf("×%d", a.Replicas), memory
 }

@@ -125,6 +125,10 @@ func TestStatusOfShares(t *testing.T) {
 			}}},
 		{ID: "GPU-b", Index: "1", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{}},
 		{ID: "GPU-c", Index: "2", Resource: "gpu.nvidia.com", MemoryIsolation: "hardware", ComputeIsolation: "hardware"},
+		{ID: "GPU-d", Index: "3", Resource: "nvidia.com/gpu", MemoryIsolation: "driver", ComputeIsolation: "ceiling", Sharing: &status.Sharing{
+			Free: status.Amount{Replicas: 2}, Shares: []status.Share{
+				{Namespace: "default", Pods: []string{"replicas"}, Amount: status.Amount{Replicas: 2, MemoryBytes: 40 << 30}, MemoryLimited: true, ComputeCeiling: 50, MemoryUsed: new(uint64(2 << 30))},
+			}}},
 	}}
 	var out strings.Builder
 	if err := writeStatusTables(&out, node, false, plain); err != nil {
@@ -132,7 +136,8 @@ func TestStatusOfShares(t *testing.T) {
 	}
 	checkWidth(t, out.String())
 	for _, row := range []string{
-		"GPU CORES CEILING MEMORY USED LIMITED CLAIM", "0 25 50 20480 MiB 1024 MiB yes default/quarter", "0 5 - 256 MiB - no default/small", "0 70 - 61440 MiB - - (free)",
+		"GPU CORES CEILING MEMORY USED LIMITED ALLOCATED TO", "0 25 50 20480 MiB 1024 MiB yes claim default/quarter", "0 5 - 256 MiB - no claim default/small", "0 70 - 61440 MiB - - (free)",
+		"3 ×2 50 40960 MiB 2048 MiB yes pod default/replicas", "3 ×2 - - - - (free)",
 		"Isolation of shared GPU 0, 1: memory driver, compute timeslice",
 	} {
 		if !slices.ContainsFunc(strings.Split(out.String(), "\n"), func(line string) bool { return strings.Join(strings.Fields(line), " ") == row }) {

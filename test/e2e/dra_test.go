@@ -703,12 +703,14 @@ spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1,
 }
 
 // claimsOnOtherRuntimes moves a node to DRA and back while a pod has a claim, with a runtime that TestDRA does not
-// cover. The pod's container restarts, and Helm refuses to uninstall the chart. Pods that request nvidia.com/gpu
-// through DRA are not tested, since they require Kubernetes 1.36, and the kubelet of TestContainerd17 is older.
+// cover. Pods are deleted by force, a container restarts, and Helm refuses to uninstall the chart. Pods that request
+// nvidia.com/gpu through DRA are not tested, since they require Kubernetes 1.36, and the kubelet of TestContainerd17 is
+// older.
 func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	c.enableDRA(t)
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 8)
+	forcedDelete(t, c)
 	c.claim(t, "kept", 2)
 	c.runWithClaim(t, "claimed", "kept")
 	c.awaitPhase(t, "claimed", "Running")
@@ -788,6 +790,7 @@ func migration(t *testing.T, c *cluster) {
 
 	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
 	c.doc(t, "Move a node back")
+	c.interruptAPIServer(t, 10*time.Second, func() {}) // in the middle of the move
 	c.awaitGPUs(t, "4") // without the GPU of claim reserved, although that claim is not prepared
 	c.awaitStatus(t, "waits for claim default/reserved")
 	c.kubectl(t, "delete", "resourceclaim", "reserved")

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,9 +56,15 @@ func memoryLimits(t *testing.T, c *cluster) {
 	allocates("second", quarter-1, 1, cudaSuccess)
 	allocates("half", half, 1, cudaOutOfMemory)
 	allocates("half", half-1, 1, cudaSuccess)
+	used := strconv.FormatFloat(float64(half)*float64(mib), 'g', -1, 64)
+	c.awaitOutput(t, fmt.Sprintf(`gpucdi_share_memory_used_bytes{claim="",device="%[1]s",gpu="%[1]s",namespace="default",pod="half"} %[2]s`, gpu.UUID, used), c.metrics)
+	c.awaitOutput(t, "pod default/half", c.status)
 
 	c.endAllocations(t, "first")
 	allocates("first", quarter, 1, cudaOutOfMemory)
+	if got := c.exec(t, "first", fmt.Sprintf("LD_PRELOAD=libm.so.6 /tmp/allocate %d 1 || true", quarter)); got != cudaOutOfMemory {
+		t.Errorf("with a preloaded library: CUDA returns %s, want %s", got, cudaOutOfMemory)
+	}
 	c.restartContainer(t, "first")
 	allocates("first", quarter, 1, cudaOutOfMemory)
 	allocates("first", quarter-1, 1, cudaSuccess)
