@@ -61,7 +61,13 @@ func (a *Agent) checkContainer(c runtime.Container) error {
 		a.log.Warn("container not checked through NRI, its allocation is unknown", "container", c.String(), "err", err)
 		return nil
 	}
-	audit := now.auditOf([]runtime.Container{c}, checkpoint, prepared)
+	var holders []kubelet.Holder
+	if slices.ContainsFunc(prepared, func(p kubelet.PreparedClaim) bool { return slices.Contains(p.Pods, c.Pod.UID) }) {
+		if holders, err = a.holders.refresh(); err != nil {
+			a.log.Warn("devices of claims not checked through NRI", "container", c.String(), "err", err)
+		}
+	}
+	audit := now.auditOf([]runtime.Container{c}, checkpoint, prepared, holders)
 	for _, use := range audit.Lacking {
 		return fmt.Errorf("gpucdi: container %s lacks the device nodes of %s, which were allocated to it; the container runtime did not inject the CDI devices; run gpucdi doctor",
 			use, strings.Join(use.GPUs, ", "))

@@ -114,6 +114,34 @@ func TestCheckContainer(t *testing.T) {
 	check(container("main", 0), "")
 }
 
+// The kubelet reports which containers of a pod have the devices of its claim. If it does not respond, or reports no
+// devices of claims, their containers pass.
+func TestCheckContainerOfClaim(t *testing.T) {
+	a, log := newCheckingAgent(t)
+	node, dir := a.cfg.kubeletRoot()
+	const state = `{"Data": "{\"ClaimInfoStateList\": [{\"ClaimUID\": \"c\", \"ClaimName\": \"claim\", \"Namespace\": \"default\", \"PodUIDs\": {\"claims\": {}}, ` +
+		`\"DriverState\": {\"gpu.nvidia.com\": {\"Devices\": [{\"PoolName\": \"node\", \"DeviceName\": \"gpu-0\", \"CDIDeviceIDs\": [\"gpucdi.dev/gpu=GPU-0\"]}]}}}]}"}`
+	claims := node.LocalPath(filepath.Join(dir, "dra_manager_state"))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(claims), 0o700), os.WriteFile(claims, []byte(state), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	pod := runtime.Pod{UID: "claims", Namespace: "default", Name: "pod"}
+	main := runtime.Container{Name: "main", Pod: pod}
+	if err := a.checkContainer(main); err != nil || !strings.Contains(log.String(), "devices of claims not checked through NRI") {
+		t.Errorf("without a kubelet: error %v, log %s", err, log)
+	}
+	a.holders.serve(t)
+	if err := a.checkContainer(main); err == nil || !strings.Contains(err.Error(), "container default/pod/main lacks the device nodes of GPU-0") {
+		t.Errorf("error %v", err)
+	}
+	main.Devices = map[uint64]bool{unix.Mkdev(195, 0): true}
+	for _, c := range []runtime.Container{main, {Name: "sidecar", Pod: pod}} {
+		if err := a.checkContainer(c); err != nil {
+			t.Errorf("%s: %v", c, err)
+		}
+	}
+}
+
 // A container gets the limit of its pod. Without dmem it does not, because then the pod could use more than its limit.
 func TestLimitContainer(t *testing.T) {
 	for controllers, want := range map[string]map[string]uint64{

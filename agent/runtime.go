@@ -50,13 +50,15 @@ func (a *Agent) watchRuntime(ctx context.Context, yield func(runtime.Info)) erro
 // containersInterval is how often running containers are compared with their allocations.
 const containersInterval = 15 * time.Second
 
-// running are the running containers, and the kubelet's checkpoints with their allocations, each as last read.
+// running are the running containers, and the kubelet's checkpoints and pod resources with their allocations, each as
+// last read.
 type running struct {
 	containers []runtime.Container
 	checkpoint kubelet.Checkpoint
 	prepared   []kubelet.PreparedClaim
-	listed     bool  // the containers of the kubelet's runtime were listed at least once
-	err        error // why a part is missing or stale
+	holders    []kubelet.Holder // of claims and others; nil while there are no claims
+	listed     bool             // the containers of the kubelet's runtime were listed at least once
+	err        error            // why a part is missing or stale
 }
 
 // watchContainers yields the running containers of the node.
@@ -140,21 +142,25 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists runningList
 	if errPrepared == nil {
 		now.prepared = prepared
 	}
-	now.err = errors.Join(append(errs, err, errPrepared)...)
+	var errHolders error
+	if now.holders = nil; len(now.prepared) > 0 {
+		now.holders, errHolders = a.holders.list(ctx)
+	}
+	now.err = errors.Join(append(errs, err, errPrepared, errHolders)...)
 }
 
 // audit compares the running containers with their allocations. Any container may use excluded devices. While the
 // device nodes of the GPUs are unknown, the previous result is kept.
 func (l *loop) audit() {
 	if r := l.running; r.listed && len(l.plan.parts.GPUs) > 0 {
-		l.audited = l.auditOf(r.containers, r.checkpoint, r.prepared)
+		l.audited = l.auditOf(r.containers, r.checkpoint, r.prepared, r.holders)
 	}
 }
 
 // auditOf compares containers with their allocations.
-func (s *snapshot) auditOf(containers []runtime.Container, checkpoint kubelet.Checkpoint, prepared []kubelet.PreparedClaim) runtime.Audit {
+func (s *snapshot) auditOf(containers []runtime.Container, checkpoint kubelet.Checkpoint, prepared []kubelet.PreparedClaim, holders []kubelet.Holder) runtime.Audit {
 	numbers := s.deviceNumbers()
-	allocations := withMonitors(kubelet.Allocations(cdi.AgentKind, checkpoint, prepared), slices.Collect(maps.Keys(numbers)))
+	allocations := withMonitors(kubelet.Allocations(cdi.AgentKind, checkpoint, prepared, holders), slices.Collect(maps.Keys(numbers)))
 	return runtime.NewAudit(containers, allocations, numbers)
 }
 
@@ -165,8 +171,8 @@ func (s *snapshot) deviceNumbers() map[string][]uint64 {
 
 // withMonitors allocates all devices to the containers that have the monitor.
 func withMonitors(allocations runtime.Allocations, all []string) runtime.Allocations {
-	return func(podUID, container string) (allocated, viaCDI []string) {
-		allocated, viaCDI = allocations(podUID, container)
+	return func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
+		allocated, viaCDI = allocations(podUID, namespace, pod, container)
 		if slices.Contains(allocated, allocator.MonitorID) {
 			allocated = all
 		}

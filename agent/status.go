@@ -265,7 +265,19 @@ func (h *holders) list(ctx context.Context) ([]kubelet.Holder, error) {
 	if time.Since(h.queried) < holdersTTL {
 		return h.held, h.err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), holdersTimeout)
+	return h.query(context.WithoutCancel(ctx))
+}
+
+// refresh is like list, but always queries the kubelet.
+func (h *holders) refresh() ([]kubelet.Holder, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.query(context.Background())
+}
+
+// query queries the kubelet. The caller must hold h.mu.
+func (h *holders) query(ctx context.Context) ([]kubelet.Holder, error) {
+	ctx, cancel := context.WithTimeout(ctx, holdersTimeout)
 	defer cancel()
 	held, err := h.kubelet.Holders(ctx)
 	if err == nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/gpucdi/gpucdi/status"
 )
 
-// lister is a pod resources API with a single pod.
+// lister is a pod resources API with a single pod. Its container main has GPU-a, and GPU-0 through a claim.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
 }
@@ -34,14 +34,18 @@ func (lister) List(context.Context, *podresources.ListPodResourcesRequest) (*pod
 	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
 		Namespace: "default", Name: "pod", Containers: []*podresources.ContainerResources{{
 			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-a"}}},
+			DynamicResources: []*podresources.DynamicResource{{ClaimNamespace: "default", ClaimName: "claim", ClaimResources: []*podresources.ClaimResource{
+				{DriverName: "gpu.nvidia.com", PoolName: "node", DeviceName: "gpu-0"},
+			}}},
 		}},
 	}}}, nil
 }
 
-// A request of a canceled caller still fills the cache for the next one.
-func TestHoldersCanceledCaller(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "kubelet.sock")
-	listener, err := net.Listen("unix", socket)
+// serve starts a lister, and connects h to it.
+func (h *holders) serve(t *testing.T) {
+	t.Helper()
+	h.kubelet.Socket = filepath.Join(t.TempDir(), "kubelet.sock")
+	listener, err := net.Listen("unix", h.kubelet.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,15 +53,18 @@ func TestHoldersCanceledCaller(t *testing.T) {
 	podresources.RegisterPodResourcesListerServer(server, lister{})
 	go func() { _ = server.Serve(listener) }() // until Stop
 	t.Cleanup(server.Stop)
+	t.Cleanup(h.close)
+}
 
+// A request of a canceled caller still fills the cache for the next one.
+func TestHoldersCanceledCaller(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	var h holders
-	h.kubelet.Socket = socket
-	t.Cleanup(h.close)
+	h.serve(t)
 	_, _ = h.list(canceled)
 	held, err := h.list(t.Context())
-	if err != nil || len(held) != 1 || held[0].Pod != "pod" {
+	if err != nil || len(held) != 2 || held[0].Pod != "pod" {
 		t.Errorf("next caller: %v, %v", held, err)
 	}
 }

@@ -40,7 +40,13 @@ func (e *examination) containers(ctx context.Context) []Finding {
 	if err != nil {
 		return warn(check, gpu.OneLine(err), "")
 	}
-	return e.compare(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims))
+	var holders []kubelet.Holder
+	if len(claims) > 0 {
+		if holders, err = kubelet.Holders(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
+			return warn(check, gpu.OneLine(err), "")
+		}
+	}
+	return e.compare(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims, holders))
 }
 
 // compare compares the GPUs of containers, except privileged ones, with their allocations.

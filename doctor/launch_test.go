@@ -84,7 +84,7 @@ func TestDecode(t *testing.T) {
 // Privileged containers are not compared with their allocations. If device nodes do not identify GPUs, no container is.
 func TestContainers(t *testing.T) {
 	e := examination{snapshot: &driver.Snapshot{Inventory: &gpu.Inventory{}}}
-	got := e.compare([]runtime.Container{{Name: "main"}, {Name: "agent", Privileged: true}}, func(string, string) (_, _ []string) { return nil, nil })
+	got := e.compare([]runtime.Container{{Name: "main"}, {Name: "agent", Privileged: true}}, func(_, _, _, _ string) (_, _ []string) { return nil, nil })
 	if len(got) != 1 || got[0].Verdict != Pass || !strings.HasPrefix(got[0].Message, "1 unprivileged") {
 		t.Errorf("with a privileged container: %+v", got)
 	}

@@ -111,14 +111,27 @@ func (c *Checkpoint) parse(data []byte) error {
 }
 
 // Allocations returns a function that returns the devices allocated to a container, without replica suffixes, sorted.
-// viaCDI are the devices in the checkpoint that the runtime injects by CDI device names of the given kind. viaCDI lacks
-// devices that NVIDIA's device plugin allocated and a hook or NVIDIA's runtime injects. The devices of a claim are in
-// allocated for each container of its pods, because claims do not name containers.
-func Allocations(kind string, c Checkpoint, claims []PreparedClaim) func(podUID, container string) (allocated, viaCDI []string) {
-	return func(podUID, container string) (allocated, viaCDI []string) {
+// viaCDI are those that the runtime injects by CDI device names of the given kind. It lacks devices that NVIDIA's device
+// plugin allocated and a hook or NVIDIA's runtime injects. The devices of a claim are in allocated for each container of
+// its pods, because the checkpoint of claims does not name containers. They are in viaCDI if they are in holders, the
+// response of the pod resources API, and the claim has a single request: the API lists all devices of a claim for each
+// container that uses the claim, including those of requests that the container does not use.
+func Allocations(kind string, c Checkpoint, claims []PreparedClaim, holders []Holder) func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
+	return func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
 		for _, claim := range claims {
-			if slices.Contains(claim.Pods, podUID) {
-				allocated = append(allocated, claim.devices(kind)...)
+			if !slices.Contains(claim.Pods, podUID) {
+				continue
+			}
+			single := claim.hasSingleRequest()
+			for _, d := range claim.Devices {
+				ids := d.ids(kind)
+				allocated = append(allocated, ids...)
+				if single && slices.ContainsFunc(holders, func(h Holder) bool {
+					return h.Container == container && h.Pod == pod && h.Namespace == namespace &&
+						h.Claim == claim.Name && h.Resource == d.Driver && h.Device == d.Name
+				}) {
+					viaCDI = append(viaCDI, ids...)
+				}
 			}
 		}
 		for _, h := range c.Holders {

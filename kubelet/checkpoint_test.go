@@ -184,12 +184,26 @@ func TestAllocations(t *testing.T) {
 		{PodUID: "pod", Container: "other", Device: "GPU-d", CDI: ours},
 		{PodUID: "other", Container: "main", Device: "GPU-e", CDI: ours},
 	}}
+	const driver = "gpu.nvidia.com"
 	claims := []PreparedClaim{
-		{Pods: []string{"pod"}, Devices: []PreparedDevice{{CDI: []string{"gpucdi.dev/gpu=GPU-f.video", "gpucdi.dev/gpu=GPU-f.graphics", "gpucdi.dev/rdma=all"}}}},
-		{Pods: []string{"other"}, Devices: []PreparedDevice{{CDI: []string{"gpucdi.dev/gpu=GPU-g"}}}},
+		{Namespace: "ns", Name: "f", Pods: []string{"pod"}, Devices: []PreparedDevice{
+			{Driver: driver, Name: "gpu-f", Requests: []string{"one"}, CDI: []string{"gpucdi.dev/gpu=GPU-f.video", "gpucdi.dev/gpu=GPU-f.graphics", "gpucdi.dev/rdma=all"}},
+		}},
+		{Namespace: "ns", Name: "i", Pods: []string{"pod"}, Devices: []PreparedDevice{{Driver: driver, Name: "gpu-i", CDI: []string{"gpucdi.dev/gpu=GPU-i"}}}},
+		{Namespace: "ns", Name: "two", Pods: []string{"pod"}, Devices: []PreparedDevice{
+			{Driver: driver, Name: "gpu-j", Requests: []string{"one"}, CDI: []string{"gpucdi.dev/gpu=GPU-j"}},
+			{Driver: "nic.example.com", Name: "nic", Requests: []string{"two"}, CDI: []string{"example.com/nic=nic"}},
+		}},
+		{Namespace: "ns", Name: "g", Pods: []string{"other"}, Devices: []PreparedDevice{{Driver: driver, Name: "gpu-g", CDI: []string{"gpucdi.dev/gpu=GPU-g"}}}},
 	}
-	allocated, viaCDI := Allocations("gpucdi.dev/gpu", c, claims)("pod", "main")
-	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f", "GPU-h"}) || !slices.Equal(viaCDI, []string{"GPU-a", "GPU-h"}) {
+	holders := []Holder{
+		{Namespace: "ns", Pod: "name", Container: "main", Claim: "f", Resource: driver, Device: "gpu-f"},
+		{Namespace: "ns", Pod: "name", Container: "other", Claim: "i", Resource: driver, Device: "gpu-i"},
+		{Namespace: "ns", Pod: "name", Container: "main", Claim: "two", Resource: driver, Device: "gpu-j"}, // it may use only request two
+		{Namespace: "ns", Pod: "name", Container: "main", Claim: "g", Resource: driver, Device: "gpu-g"},   // of a pod with the same name
+	}
+	allocated, viaCDI := Allocations("gpucdi.dev/gpu", c, claims, holders)("pod", "ns", "name", "main")
+	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f", "GPU-h", "GPU-i", "GPU-j"}) || !slices.Equal(viaCDI, []string{"GPU-a", "GPU-f", "GPU-h"}) {
 		t.Errorf("got %v, %v", allocated, viaCDI)
 	}
 }

@@ -35,13 +35,22 @@ type PreparedDevice struct {
 	CDI                []string // qualified CDI device names
 }
 
-// devices returns the device IDs in the claim's CDI device names of the given kind.
-func (c PreparedClaim) devices(kind string) (ids []string) {
+// hasSingleRequest reports whether all devices belong to the same request, so that each container that uses the claim
+// has all of them.
+func (c PreparedClaim) hasSingleRequest() bool {
+	var requests []string
 	for _, d := range c.Devices {
-		for _, name := range d.CDI {
-			if strings.HasPrefix(name, kind+"=") {
-				ids = append(ids, allocator.DeviceOfCDI(name))
-			}
+		requests = append(requests, d.Requests...)
+	}
+	slices.Sort(requests)
+	return len(slices.Compact(requests)) <= 1
+}
+
+// ids returns the device IDs in the CDI device names of the given kind.
+func (d PreparedDevice) ids(kind string) (ids []string) {
+	for _, name := range d.CDI {
+		if strings.HasPrefix(name, kind+"=") {
+			ids = append(ids, allocator.DeviceOfCDI(name))
 		}
 	}
 	return ids

@@ -24,7 +24,7 @@ type Use struct {
 
 // Allocations returns the devices allocated to a container of a pod, and the subset that the runtime injects by CDI
 // device names. The others may be injected by a hook, which leaves no trace in a Container.
-type Allocations func(podUID, container string) (allocated, viaCDI []string)
+type Allocations func(podUID, namespace, pod, container string) (allocated, viaCDI []string)
 
 // NewAudit compares the devices of running containers with their allocations. nodes has the device numbers of the
 // device nodes of each GPU and MIG device, by UUID; other devices are ignored. The result is sorted by the names of the
@@ -44,7 +44,7 @@ func NewAudit(running []Container, allocations Allocations, nodes map[string][]u
 		}
 		var allocated, viaCDI []string
 		if c.Pod.UID != "" {
-			allocated, viaCDI = allocations(c.Pod.UID, c.Name)
+			allocated, viaCDI = allocations(c.Pod.UID, c.Pod.Namespace, c.Pod.Name, c.Name)
 		}
 		if foreign := without(present, allocated); len(foreign) > 0 {
 			a.Foreign = append(a.Foreign, Use{c, foreign})

@@ -59,8 +59,8 @@ func TestAudit(t *testing.T) {
 		{"privileged container without device nodes", privilegedNoNodes, nil, nil, nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := runtime.NewAudit([]runtime.Container{tc.container}, func(pod, _ string) (allocated, viaCDI []string) {
-				if pod == "" {
+			a := runtime.NewAudit([]runtime.Container{tc.container}, func(podUID, _, _, _ string) (allocated, viaCDI []string) {
+				if podUID == "" {
 					t.Error("allocations called without a pod UID")
 				}
 				return tc.allocated, tc.allocated
@@ -81,7 +81,7 @@ func TestAudit(t *testing.T) {
 
 // A device that NVIDIA's plugin allocated, and a hook injects, is neither foreign nor lacking.
 func TestAuditOfDevicesWithoutCDI(t *testing.T) {
-	allocations := func(string, string) (allocated, viaCDI []string) { return []string{"GPU-0"}, nil }
+	allocations := func(_, _, _, _ string) (allocated, viaCDI []string) { return []string{"GPU-0"}, nil }
 	for _, c := range []runtime.Container{with(), with("GPU-0")} {
 		c.Pod.UID = "uid"
 		if a := runtime.NewAudit([]runtime.Container{c}, allocations, nodes); len(a.Foreign)+len(a.Lacking) > 0 {
