@@ -14,7 +14,7 @@ import (
 // The latest refusal of a claim is kept until a call for it succeeds.
 func TestRefusals(t *testing.T) {
 	m := metrics.New(nil, nil)
-	m.EnableDRA(func() uint64 { return 0 })
+	m.EnableDRA(func() uint64 { return 0 }, nil)
 	o := &claimObserver{metrics: m}
 	refuse := func(uid, reason string) {
 		o.Prepared(dra.Outcome{UID: uid, Name: uid, Refusal: dra.RefusedHeld, Err: errors.New(reason)})
@@ -41,7 +41,7 @@ func TestRefusals(t *testing.T) {
 func TestWaitingClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New(nil, nil)
-		m.EnableDRA(func() uint64 { return 0 })
+		m.EnableDRA(func() uint64 { return 0 }, nil)
 		o := &claimObserver{metrics: m}
 		wait := func(uid, reason string) {
 			o.Waiting(dra.Outcome{UID: uid, Namespace: "default", Name: uid, Refusal: dra.RefusedHeld, Err: errors.New(reason)})

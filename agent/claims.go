@@ -83,7 +83,11 @@ func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *all
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	compute.claims = c.driver
-	a.metrics.EnableDRA(c.pool.Writes)
+	var refusals []string
+	for _, r := range dra.Refusals() {
+		refusals = append(refusals, string(r))
+	}
+	a.metrics.EnableDRA(c.pool.Writes, refusals)
 	c.restore(ctx, a.log)
 	c.start = sync.OnceFunc(func() { start(c.driver.Run) })
 	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })

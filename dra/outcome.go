@@ -31,6 +31,11 @@ const (
 	RefusedClaim    Refusal = "claim"    // the claim cannot be read, was replaced, or is invalid for this driver or its pods
 )
 
+// Refusals returns all kinds of refusals.
+func Refusals() []Refusal {
+	return []Refusal{RefusedHeld, RefusedUnknown, RefusedFault, RefusedConfig, RefusedRecord, RefusedDriver, RefusedCanceled, RefusedClaim}
+}
+
 // refusal returns the kind of an error; empty for nil. If it wraps several errors of the list, the first one counts.
 func refusal(err error) Refusal {
 	if err == nil {

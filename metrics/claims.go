@@ -13,8 +13,9 @@ type claims struct {
 }
 
 // EnableDRA adds the metrics of ResourceClaims. It must be called before Prepared and Unprepared. sliceWrites returns
-// the number of ResourceSlices that the API server has created, updated or deleted.
-func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
+// the number of ResourceSlices that the API server has created, updated or deleted. refusals are the values of the label
+// reason. Their counters start at 0, so that increase() counts the first refusal.
+func (m *Metrics) EnableDRA(sliceWrites func() uint64, refusals []string) {
 	m.claims = claims{
 		prepares:   claimHistogram("prepare", "Time to prepare a ResourceClaim, including the wait for devices of other holders."),
 		unprepares: claimHistogram("unprepare", "Time to unprepare a ResourceClaim."),
@@ -27,6 +28,9 @@ func (m *Metrics) EnableDRA(sliceWrites func() uint64) {
 		Name: "gpucdi_dra_slice_writes_total",
 		Help: "ResourceSlices created, updated or deleted.",
 	}, func() float64 { return float64(sliceWrites()) })
+	for _, reason := range refusals {
+		m.refusals.WithLabelValues(reason)
+	}
 	m.registry.MustRegister(m.prepares, m.unprepares, m.refusals, writes)
 }
 

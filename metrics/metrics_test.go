@@ -92,7 +92,7 @@ func allMetrics() *metrics.Metrics {
 	m.Reconciled(nil, nil)
 	m.Reconciled(errors.New("unloaded"), errors.New("full"))
 	m.SpecWritten()
-	m.EnableDRA(func() uint64 { return 3 })
+	m.EnableDRA(func() uint64 { return 3 }, []string{"held", "fault"})
 	m.Prepared(300*time.Microsecond, "")
 	m.Prepared(20*time.Second, "held")
 	m.Unprepared(time.Millisecond, "")
@@ -200,6 +200,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_dra_prepare_duration_seconds_count 2`,
 		`gpucdi_dra_unprepare_duration_seconds_count 1`,
 		`gpucdi_dra_refusals_total{reason="held"} 1`,
+		`gpucdi_dra_refusals_total{reason="fault"} 0`,
 		`gpucdi_dra_slice_writes_total 3`,
 	} {
 		if !strings.Contains(got, want+"\n") {
