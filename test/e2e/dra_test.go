@@ -711,6 +711,9 @@ func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 8)
 	forcedDelete(t, c)
+	if name, version := c.runtime(t); name == "containerd" && strings.HasPrefix(version, "1.7.") {
+		c.claimWithoutCDI(t)
+	}
 	c.claim(t, "kept", 2)
 	c.runWithClaim(t, "claimed", "kept")
 	c.awaitPhase(t, "claimed", "Running")
@@ -791,7 +794,8 @@ func migration(t *testing.T, c *cluster) {
 	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
 	c.doc(t, "Move a node back")
 	c.interruptAPIServer(t, 10*time.Second, func() {}) // in the middle of the move
-	c.awaitGPUs(t, "4") // without the GPU of claim reserved, although that claim is not prepared
+	// Without the GPU of claim reserved, although that claim is not prepared.
+	c.awaitGPUs(t, "4")
 	c.awaitStatus(t, "waits for claim default/reserved")
 	c.kubectl(t, "delete", "resourceclaim", "reserved")
 	c.awaitGPUs(t, "5")

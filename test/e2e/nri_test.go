@@ -105,6 +105,36 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 	c.configure(t, "")
 }
 
+// claimWithoutCDI disables CDI in the config file of containerd 1.7. The container of a pod with a claim is reported, and
+// rejected once NRI is enabled. It leaves NRI enabled.
+func (c *cluster) claimWithoutCDI(t *testing.T) {
+	t.Helper()
+	setCDI := func(from, to string) {
+		t.Helper()
+		c.runOnNode(t, "sed -i 's/enable_cdi = "+from+"/enable_cdi = "+to+"/' /etc/containerd/config.toml")
+		if err := c.RestartRuntime(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setCDI("true", "false")
+	c.claim(t, "lacking", 1)
+	c.runWithClaim(t, "lacking", "lacking")
+	c.awaitPhase(t, "lacking", "Running")
+	c.awaitOutput(t, "lacks its GPU", c.status)
+	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set config.nri.enabled=true --wait")
+	c.syncConfig(t)
+	c.awaitOutput(t, "containers checked for", c.status)
+	c.exitContainer(t, "lacking")
+	c.awaitOutput(t, "container default/lacking/main lacks the device nodes of GPU-", func(t *testing.T) string {
+		t.Helper()
+		return c.kubectl(t, "describe", "pod", "lacking")
+	})
+	setCDI("false", "true")
+	c.retry(t, "lacking")
+	c.awaitPhase(t, "lacking", "Running")
+	c.onlyGPUOf(t, "lacking")
+}
+
 // checkContainerLimit checks that the cgroup of a pod's only container, not just that of the pod, has a GPU memory limit.
 // Without the cgroup controller dmem it has none.
 func (c *cluster) checkContainerLimit(t *testing.T, pod string, bytes uint64) {
