@@ -58,7 +58,7 @@ func (a *Agent) memoryLimits(gate *allocator.Gate) memoryLimits {
 
 // limitByClaims implements dra.Config.LimitMemory.
 func (m memoryLimits) limitByClaims(ctx context.Context, podUID string) error {
-	return m.set(ctx, podUID, m.gate.MemoryLimits(podUID), gpu.IsMemoryLimit)
+	return m.set(ctx, podUID, m.gate.MemoryLimits(podUID), nil, gpu.IsMemoryLimit)
 }
 
 // preStart implements kubelet.Config.PreStart. It limits the pod on each GPU to the sum of its replicas there. A
@@ -99,7 +99,7 @@ func (m memoryLimits) limitParts(ctx context.Context, podUID string, parts []all
 		return err
 	}
 	// Keep a lower limit: it was computed when the pod started, and the devices of a pod do not change.
-	return m.set(ctx, podUID, limits, func(current, limit uint64) bool { return current <= limit })
+	return m.set(ctx, podUID, limits, allocator.Ceilings(parts), func(current, limit uint64) bool { return current <= limit })
 }
 
 // maintain restores lost limits of running pods, and records how much memory they use, until ctx ends. A driver loses
@@ -174,9 +174,9 @@ func (m memoryLimits) partsOf(pod kubelet.Pod) (parts []allocator.Part) {
 	return parts
 }
 
-// set sets the memory limits of a pod, in bytes by UUID of the GPU, and records them and how much memory the pod uses. It
-// skips GPUs whose current limit suffices.
-func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) error {
+// set sets the memory limits of a pod, in bytes by UUID of the GPU. It skips GPUs whose current limit suffices. It records
+// the limits, how much memory the pod uses, and the ceilings of its compute time, in percent by UUID.
+func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]uint64, ceilings map[string]int, suffices func(current, limit uint64) bool) error {
 	if len(limits) == 0 {
 		return nil
 	}
@@ -185,6 +185,10 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 		return err
 	}
 	used, err := m.setCgroup(ctx, cgroup, podUID, limits, suffices)
+	for uuid, u := range used {
+		u.ceiling = ceilings[uuid]
+		used[uuid] = u
+	}
 	m.used.record(podUID, used)
 	return err
 }
@@ -192,8 +196,8 @@ func (m memoryLimits) set(ctx context.Context, podUID string, limits map[string]
 // setCgroup sets the memory limits of one cgroup of a pod, in bytes by UUID of the GPU, unless a current limit
 // suffices. It returns the limits and how much memory the cgroup uses, also by UUID. If a GPU fails, the others are
 // limited nevertheless.
-func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used map[string]memoryUse, err error) {
-	used = map[string]memoryUse{}
+func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limits map[string]uint64, suffices func(current, limit uint64) bool) (used podMemory, err error) {
+	used = podMemory{}
 	var errs []error
 	for _, uuid := range slices.Sorted(maps.Keys(limits)) {
 		current, bytes, err := m.settings.MemoryLimit(ctx, uuid, cgroup)
@@ -201,7 +205,7 @@ func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limi
 			errs = append(errs, err)
 			continue
 		}
-		used[uuid] = memoryUse{current, bytes}
+		used[uuid] = memoryUse{limit: current, used: bytes}
 		if suffices(current, limits[uuid]) {
 			continue
 		}
@@ -209,7 +213,7 @@ func (m memoryLimits) setCgroup(ctx context.Context, cgroup, podUID string, limi
 			errs = append(errs, err)
 			continue
 		}
-		used[uuid] = memoryUse{limits[uuid], bytes}
+		used[uuid] = memoryUse{limit: limits[uuid], used: bytes}
 		m.log.Info("GPU memory of pod limited", "pod", podUID, "gpu", uuid, "bytes", limits[uuid], "cgroup", cgroup)
 	}
 	return used, errors.Join(errs...)

@@ -62,7 +62,7 @@ func (a *Agent) checkContainer(c runtime.Container) error {
 		return nil
 	}
 	var holders []kubelet.Holder
-	if slices.ContainsFunc(prepared, func(p kubelet.PreparedClaim) bool { return slices.Contains(p.Pods, c.Pod.UID) }) {
+	if slices.ContainsFunc(prepared, func(p kubelet.PreparedClaim) bool { return a.prepares(p) && slices.Contains(p.Pods, c.Pod.UID) }) {
 		if holders, err = a.holders.refresh(); err != nil {
 			a.log.Warn("devices of claims not checked through NRI", "container", c.String(), "err", err)
 		}
@@ -80,6 +80,11 @@ func (a *Agent) checkContainer(c runtime.Container) error {
 		a.log.Warn("container has GPUs that are not allocated to it", "container", use.String(), "gpus", use.GPUs)
 	}
 	return nil
+}
+
+// prepares reports whether a claim has devices of the agent's DRA driver.
+func (a *Agent) prepares(p kubelet.PreparedClaim) bool {
+	return slices.Contains(p.Drivers, a.cfg.DRADriver)
 }
 
 // allocationsComplete reports whether the kubelet's checkpoints have all allocations of a pod. A checkpoint may have

@@ -118,6 +118,7 @@ func TestCheckContainer(t *testing.T) {
 // devices of claims, their containers pass.
 func TestCheckContainerOfClaim(t *testing.T) {
 	a, log := newCheckingAgent(t)
+	a.cfg.DRADriver = "gpu.nvidia.com"
 	node, dir := a.cfg.kubeletRoot()
 	const state = `{"Data": "{\"ClaimInfoStateList\": [{\"ClaimUID\": \"c\", \"ClaimName\": \"claim\", \"Namespace\": \"default\", \"PodUIDs\": {\"claims\": {}}, ` +
 		`\"DriverState\": {\"gpu.nvidia.com\": {\"Devices\": [{\"PoolName\": \"node\", \"DeviceName\": \"gpu-0\", \"CDIDeviceIDs\": [\"gpucdi.dev/gpu=GPU-0\"]}]}}}]}"}`

@@ -143,7 +143,7 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists runningList
 		now.prepared = prepared
 	}
 	var errHolders error
-	if now.holders = nil; len(now.prepared) > 0 {
+	if now.holders = nil; slices.ContainsFunc(now.prepared, a.prepares) {
 		now.holders, errHolders = a.holders.list(ctx)
 	}
 	now.err = errors.Join(append(errs, err, errPrepared, errHolders)...)

@@ -82,49 +82,60 @@ type replicaShares struct {
 	used *usedMemory
 }
 
-// podUIDs returns the UIDs of the pods of containers.
+// podUIDs returns the UIDs of the pods of containers. It omits pods with the same name, one of which was deleted by force.
 func podUIDs(containers []runtime.Container) map[runtime.Pod]string {
-	uids := map[runtime.Pod]string{}
+	uids, ambiguous := map[runtime.Pod]string{}, []runtime.Pod{}
 	for _, c := range containers {
-		uids[runtime.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name}] = c.Pod.UID
+		pod := runtime.Pod{Namespace: c.Pod.Namespace, Name: c.Pod.Name}
+		if uid, found := uids[pod]; found && uid != c.Pod.UID {
+			ambiguous = append(ambiguous, pod)
+		}
+		uids[pod] = c.Pod.UID
+	}
+	for _, pod := range ambiguous {
+		delete(uids, pod)
 	}
 	return uids
 }
 
-// set sets Sharing of the devices whose replicas have memory limits. ReplicasAllocated must be set.
+// set sets Sharing of the devices whose replicas have memory limits. A device can have several rows, for example
+// while its number of replicas changes. Each pod is in the first row of the device that has one of its replicas.
 func (r replicaShares) set(devices []status.Device) {
+	listed := map[share]bool{}
 	for i, d := range devices {
-		shares := r.of(d)
-		if len(shares) == 0 {
-			continue
-		}
-		total := len(d.Replicas)
-		devices[i].Sharing = &status.Sharing{
-			Capacity: status.Amount{Replicas: uint64(total)}, Free: status.Amount{Replicas: uint64(total - d.ReplicasAllocated)}, Shares: shares,
+		for _, h := range r.held {
+			if h.Claim != "" || h.Resource != d.Resource || !slices.Contains(d.Replicas, h.Device) {
+				continue
+			}
+			pod := runtime.Pod{Namespace: h.Namespace, Name: h.Pod}
+			memory, limited := r.used.of(r.pods[pod], d.ID)
+			if !limited || listed[share{d.ID, pod}] {
+				continue
+			}
+			listed[share{d.ID, pod}] = true
+			if devices[i].Sharing == nil {
+				devices[i].Sharing = &status.Sharing{}
+			}
+			devices[i].Sharing.Shares = append(devices[i].Sharing.Shares, status.Share{
+				Namespace: h.Namespace, Pods: []string{h.Pod}, MemoryLimited: true, ComputeCeiling: memory.ceiling,
+				Amount: status.Amount{MemoryBytes: memory.limit, Replicas: r.count(d.ID, h)}, MemoryUsed: new(memory.used),
+			})
 		}
 	}
 }
 
-// of returns the shares of pods with memory limits on a device.
-func (r replicaShares) of(d status.Device) (shares []status.Share) {
+// share identifies the share of a pod.
+type share struct {
+	device string
+	pod    runtime.Pod
+}
+
+// count returns the number of replicas of a device that the pod of a holder has.
+func (r replicaShares) count(device string, of kubelet.Holder) (n uint64) {
 	for _, h := range r.held {
-		if h.Claim != "" || h.Resource != d.Resource || !slices.Contains(d.Replicas, h.Device) {
-			continue
-		}
-		memory, limited := r.used.of(r.pods[runtime.Pod{Namespace: h.Namespace, Name: h.Pod}], d.ID)
-		if !limited {
-			continue
-		}
-		i := slices.IndexFunc(shares, func(s status.Share) bool { return s.Namespace == h.Namespace && s.Pods[0] == h.Pod })
-		if i < 0 {
-			i = len(shares)
-			shares = append(shares, status.Share{Namespace: h.Namespace, Pods: []string{h.Pod}, MemoryLimited: true,
-				Amount: status.Amount{MemoryBytes: memory.limit}, MemoryUsed: new(memory.used)})
-		}
-		shares[i].Replicas++
-		if d.ComputeIsolation == string(allocator.ComputeIsolationCeiling) {
-			shares[i].ComputeCeiling += 100 / len(d.Replicas)
+		if h.Claim == "" && h.Namespace == of.Namespace && h.Pod == of.Pod && h.Device != device && allocator.DeviceOf(h.Device) == device {
+			n++
 		}
 	}
-	return shares
+	return n
 }

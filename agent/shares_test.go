@@ -53,32 +53,39 @@ func TestShareStatus(t *testing.T) {
 	}
 }
 
-// The share of a pod is the sum of its replicas. Pods whose limit is unknown, claims, and other devices have none.
+// The share of a pod is the sum of its replicas, and is in the first row of the device that has one of them. Pods whose
+// limit is unknown, claims, and other devices have none.
 func TestReplicaShares(t *testing.T) {
 	const gib = 1 << 30
-	r := replicaShares{pods: podUIDs([]runtime.Container{
-		{Pod: runtime.Pod{UID: "1", Namespace: "default", Name: "two"}}, {Pod: runtime.Pod{UID: "2", Namespace: "default", Name: "unlimited"}},
-	}), used: &usedMemory{}}
-	r.used.record("1", map[string]memoryUse{"GPU-a": {40 * gib, gib}})
-	r.used.record("2", map[string]memoryUse{"GPU-a": {gpu.MemoryUnlimited, gib}})
-	hold := func(pod, container, claim, device string) {
-		r.held = append(r.held, kubelet.Holder{Namespace: "default", Pod: pod, Container: container, Claim: claim, Resource: allocator.GPUResource, Device: device})
+	running := func(uid, name string) runtime.Container {
+		return runtime.Container{Pod: runtime.Pod{UID: uid, Namespace: "default", Name: name}}
 	}
-	hold("two", "main", "", "GPU-a::0")
-	hold("two", "side", "", "GPU-a::1")
-	hold("two", "main", "claim", "GPU-a::2")
-	hold("unlimited", "main", "", "GPU-a::3")
-	hold("pending", "main", "", "GPU-a::2")
+	r := replicaShares{used: &usedMemory{}, pods: podUIDs([]runtime.Container{
+		running("1", "two"), running("1", "two"), running("2", "unlimited"), running("3", "recreated"), running("4", "recreated"), running("3", "recreated"),
+	})}
+	for uid, limit := range map[string]uint64{"1": 40 * gib, "2": gpu.MemoryUnlimited, "3": gib, "4": gib} {
+		r.used.record(uid, podMemory{"GPU-a": {limit: limit, used: gib, ceiling: 50}})
+	}
+	hold := func(pod, claim, device string) {
+		r.held = append(r.held, kubelet.Holder{Namespace: "default", Pod: pod, Claim: claim, Resource: allocator.GPUResource, Device: device})
+	}
+	hold("two", "", "GPU-a::0")
+	hold("two", "", "GPU-a::1")
+	hold("two", "claim", "GPU-a::2")
+	hold("unlimited", "", "GPU-a::3")
+	hold("starting", "", "GPU-a::2")
+	hold("recreated", "", "GPU-a::2")
 	devices := []status.Device{
-		{ID: "GPU-a", Resource: allocator.GPUResource, Replicas: []string{"GPU-a::0", "GPU-a::1", "GPU-a::2", "GPU-a::3"}, ReplicasAllocated: 4, ComputeIsolation: "ceiling"},
+		{ID: "GPU-a", Resource: allocator.GPUResource, Replicas: []string{"GPU-a::0", "GPU-a::2"}},
+		{ID: "GPU-a", Resource: allocator.GPUResource, Replicas: []string{"GPU-a::1", "GPU-a::3"}},
 		{ID: "GPU-b", Resource: allocator.GPUResource},
 	}
 	r.set(devices)
-	want := &status.Sharing{Capacity: status.Amount{Replicas: 4}, Shares: []status.Share{{
+	want := &status.Sharing{Shares: []status.Share{{
 		Namespace: "default", Pods: []string{"two"}, Amount: status.Amount{MemoryBytes: 40 * gib, Replicas: 2}, MemoryLimited: true,
 		ComputeCeiling: 50, MemoryUsed: new(uint64(gib)),
 	}}}
-	if got := devices[0].Sharing; !reflect.DeepEqual(got, want) || devices[1].Sharing != nil {
-		t.Errorf("%+v, want %+v; of the other GPU %+v", got, want, devices[1].Sharing)
+	if got := devices[0].Sharing; !reflect.DeepEqual(got, want) || devices[1].Sharing != nil || devices[2].Sharing != nil {
+		t.Errorf("%+v, want %+v; of the other rows %+v and %+v", got, want, devices[1].Sharing, devices[2].Sharing)
 	}
 }

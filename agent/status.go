@@ -268,11 +268,15 @@ func (h *holders) list(ctx context.Context) ([]kubelet.Holder, error) {
 	return h.query(context.WithoutCancel(ctx))
 }
 
-// refresh is like list, but always queries the kubelet.
+// refresh queries the kubelet. Unlike list it returns nothing with an error.
 func (h *holders) refresh() ([]kubelet.Holder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.query(context.Background())
+	held, err := h.query(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return held, nil
 }
 
 // query queries the kubelet. The caller must hold h.mu.

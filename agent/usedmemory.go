@@ -16,32 +16,40 @@ type usedMemory struct {
 	pods map[string]podMemory // by UID
 }
 
-type podMemory struct {
-	gpus map[string]memoryUse // by UUID of the GPU
-	at   time.Time
-}
+type podMemory map[string]memoryUse // by UUID of the GPU
 
-// memoryUse is the memory of a GPU that a pod can use and that it uses, in bytes.
+// memoryUse is what a pod can use and uses of a GPU.
 type memoryUse struct {
-	limit uint64 // gpu.MemoryUnlimited if it could not be limited
-	used  uint64
+	limit   uint64 // of the memory, in bytes; gpu.MemoryUnlimited if it could not be limited
+	used    uint64 // memory, in bytes
+	ceiling int    // of the compute time, for the sum of its replicas, in percent; 0 if it is not limited
+	at      time.Time
 }
 
-// record records how much memory a pod can use and uses, by UUID of the GPU.
-func (u *usedMemory) record(podUID string, gpus map[string]memoryUse) {
+// record records what a pod can use and uses of some GPUs.
+func (u *usedMemory) record(podUID string, gpus podMemory) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.pods == nil {
 		u.pods = map[string]podMemory{}
 	}
-	u.pods[podUID] = podMemory{gpus, time.Now()}
+	if u.pods[podUID] == nil {
+		u.pods[podUID] = podMemory{}
+	}
+	for uuid, m := range gpus {
+		m.at = time.Now()
+		u.pods[podUID][uuid] = m
+	}
 }
 
-// prune drops pods that were last recorded before a time, such as those that have ended.
+// prune drops what was last recorded before a time, such as that of pods that have ended.
 func (u *usedMemory) prune(before time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	maps.DeleteFunc(u.pods, func(_ string, p podMemory) bool { return p.at.Before(before) })
+	maps.DeleteFunc(u.pods, func(_ string, p podMemory) bool {
+		maps.DeleteFunc(p, func(_ string, m memoryUse) bool { return m.at.Before(before) })
+		return len(p) == 0
+	})
 }
 
 // sum returns the memory of a GPU that these pods use, in bytes; nil if it is unknown for all of them.
@@ -49,7 +57,7 @@ func (u *usedMemory) sum(pods []dra.Pod, uuid string) (total *uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, p := range pods {
-		if m, known := u.pods[p.UID].gpus[uuid]; known {
+		if m, known := u.pods[p.UID][uuid]; known {
 			if total == nil {
 				total = new(uint64)
 			}
@@ -63,6 +71,6 @@ func (u *usedMemory) sum(pods []dra.Pod, uuid string) (total *uint64) {
 func (u *usedMemory) of(podUID, uuid string) (m memoryUse, limited bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	m, known := u.pods[podUID].gpus[uuid]
+	m, known := u.pods[podUID][uuid]
 	return m, known && m.limit != gpu.MemoryUnlimited
 }

@@ -10,8 +10,8 @@ import (
 
 func TestUsedMemory(t *testing.T) {
 	var u usedMemory
-	u.record("a", map[string]memoryUse{"GPU-0": {10, 1}, "GPU-1": {gpu.MemoryUnlimited, 2}})
-	u.record("b", map[string]memoryUse{"GPU-0": {10, 4}})
+	u.record("a", podMemory{"GPU-0": {limit: 10, used: 1}, "GPU-1": {limit: gpu.MemoryUnlimited, used: 2}})
+	u.record("b", podMemory{"GPU-0": {limit: 10, used: 4}})
 	pods := []dra.Pod{{UID: "a"}, {UID: "b"}, {UID: "ended"}}
 	if got := u.sum(pods, "GPU-0"); got == nil || *got != 5 {
 		t.Errorf("used of GPU-0: %v", got)
@@ -24,8 +24,12 @@ func TestUsedMemory(t *testing.T) {
 			t.Errorf("limit of pod a on %s: %v, %t", name, m, limited)
 		}
 	}
+	u.record("a", podMemory{"GPU-2": {limit: 10, used: 4}})
+	if got := u.sum(pods, "GPU-0"); got == nil || *got != 5 {
+		t.Errorf("used of GPU-0 after a record of another GPU: %v", got)
+	}
 	next := time.Now()
-	u.record("b", map[string]memoryUse{"GPU-0": {10, 8}})
+	u.record("b", podMemory{"GPU-0": {limit: 10, used: 8}})
 	u.prune(next)
 	if got := u.sum(pods, "GPU-0"); got == nil || *got != 8 {
 		t.Errorf("used of GPU-0 after a pod has ended: %v", got)

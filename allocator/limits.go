@@ -134,6 +134,18 @@ func MemoryLimits(inv *gpu.Inventory, parts []Part) (map[string]uint64, error) {
 	return limits, nil
 }
 
+// Ceilings returns the ceilings of the compute time of a pod with these parts, in percent by UUID of the GPU. It omits
+// GPUs whose parts have none.
+func Ceilings(parts []Part) map[string]int {
+	ceilings := map[string]int{}
+	for _, p := range parts {
+		if p.Share.Class == Ceiled {
+			ceilings[p.GPU] += p.Share.Percentage()
+		}
+	}
+	return ceilings
+}
+
 // memory returns the memory of one of Count shares of a GPU with this much memory, in bytes.
 func (s Share) memory(bytes uint64) uint64 {
 	if s.Class == Ceiled {

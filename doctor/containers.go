@@ -41,16 +41,18 @@ func (e *examination) containers(ctx context.Context) []Finding {
 		return warn(check, gpu.OneLine(err), "")
 	}
 	var holders []kubelet.Holder
+	var findings []Finding
 	if len(claims) > 0 {
 		if holders, err = kubelet.Holders(ctx, e.Root.PodResources(e.KubeletDir)); err != nil {
-			return warn(check, gpu.OneLine(err), "")
+			findings = warn(check, "containers with claims may lack their GPUs: "+gpu.OneLine(err), "")
 		}
 	}
-	return e.compare(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims, holders))
+	return e.compare(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims, holders), findings...)
 }
 
-// compare compares the GPUs of containers, except privileged ones, with their allocations.
-func (e *examination) compare(running []runtime.Container, allocations runtime.Allocations) (findings []Finding) {
+// compare compares the GPUs of containers, except privileged ones, with their allocations. It adds its findings to those
+// found before; the check passes if there are none.
+func (e *examination) compare(running []runtime.Container, allocations runtime.Allocations, findings ...Finding) []Finding {
 	const check = checkContainers
 	running = slices.DeleteFunc(running, func(c runtime.Container) bool { return c.Privileged })
 	excluded := e.settings.Policy().Excluded(e.snapshot.Inventory)

@@ -185,25 +185,30 @@ func TestAllocations(t *testing.T) {
 		{PodUID: "other", Container: "main", Device: "GPU-e", CDI: ours},
 	}}
 	const driver = "gpu.nvidia.com"
+	one := []string{driver}
 	claims := []PreparedClaim{
-		{Namespace: "ns", Name: "f", Pods: []string{"pod"}, Devices: []PreparedDevice{
+		{Namespace: "ns", Name: "f", Pods: []string{"pod"}, Drivers: one, Devices: []PreparedDevice{
 			{Driver: driver, Name: "gpu-f", Requests: []string{"one"}, CDI: []string{"gpucdi.dev/gpu=GPU-f.video", "gpucdi.dev/gpu=GPU-f.graphics", "gpucdi.dev/rdma=all"}},
 		}},
-		{Namespace: "ns", Name: "i", Pods: []string{"pod"}, Devices: []PreparedDevice{{Driver: driver, Name: "gpu-i", CDI: []string{"gpucdi.dev/gpu=GPU-i"}}}},
-		{Namespace: "ns", Name: "two", Pods: []string{"pod"}, Devices: []PreparedDevice{
+		{Namespace: "ns", Name: "i", Pods: []string{"pod"}, Drivers: one, Devices: []PreparedDevice{{Driver: driver, Name: "gpu-i", CDI: []string{"gpucdi.dev/gpu=GPU-i"}}}},
+		{Namespace: "ns", Name: "two", Pods: []string{"pod"}, Drivers: one, Devices: []PreparedDevice{
 			{Driver: driver, Name: "gpu-j", Requests: []string{"one"}, CDI: []string{"gpucdi.dev/gpu=GPU-j"}},
-			{Driver: "nic.example.com", Name: "nic", Requests: []string{"two"}, CDI: []string{"example.com/nic=nic"}},
+			{Driver: driver, Name: "gpu-k", Requests: []string{"two"}, CDI: []string{"gpucdi.dev/gpu=GPU-k"}},
 		}},
-		{Namespace: "ns", Name: "g", Pods: []string{"other"}, Devices: []PreparedDevice{{Driver: driver, Name: "gpu-g", CDI: []string{"gpucdi.dev/gpu=GPU-g"}}}},
+		{Namespace: "ns", Name: "nic", Pods: []string{"pod"}, Drivers: []string{driver, "nic.example.com"}, Devices: []PreparedDevice{ // without the NIC
+			{Driver: driver, Name: "gpu-l", Requests: []string{"one"}, CDI: []string{"gpucdi.dev/gpu=GPU-l"}},
+		}},
+		{Namespace: "ns", Name: "g", Pods: []string{"other"}, Drivers: one, Devices: []PreparedDevice{{Driver: driver, Name: "gpu-g", CDI: []string{"gpucdi.dev/gpu=GPU-g"}}}},
 	}
 	holders := []Holder{
 		{Namespace: "ns", Pod: "name", Container: "main", Claim: "f", Resource: driver, Device: "gpu-f"},
 		{Namespace: "ns", Pod: "name", Container: "other", Claim: "i", Resource: driver, Device: "gpu-i"},
 		{Namespace: "ns", Pod: "name", Container: "main", Claim: "two", Resource: driver, Device: "gpu-j"}, // it may use only request two
+		{Namespace: "ns", Pod: "name", Container: "main", Claim: "nic", Resource: driver, Device: "gpu-l"}, // it may use only the NIC
 		{Namespace: "ns", Pod: "name", Container: "main", Claim: "g", Resource: driver, Device: "gpu-g"},   // of a pod with the same name
 	}
 	allocated, viaCDI := Allocations("gpucdi.dev/gpu", c, claims, holders)("pod", "ns", "name", "main")
-	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f", "GPU-h", "GPU-i", "GPU-j"}) || !slices.Equal(viaCDI, []string{"GPU-a", "GPU-f", "GPU-h"}) {
+	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f", "GPU-h", "GPU-i", "GPU-j", "GPU-k", "GPU-l"}) || !slices.Equal(viaCDI, []string{"GPU-a", "GPU-f", "GPU-h"}) {
 		t.Errorf("got %v, %v", allocated, viaCDI)
 	}
 }

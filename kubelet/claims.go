@@ -35,15 +35,15 @@ type PreparedDevice struct {
 	CDI                []string // qualified CDI device names
 }
 
-// hasSingleRequest reports whether all devices belong to the same request, so that each container that uses the claim
-// has all of them.
+// hasSingleRequest reports whether the claim has a single request, so that each container that uses the claim has all of
+// its devices. It is false if that is uncertain, as with several drivers: a driver need not return its devices.
 func (c PreparedClaim) hasSingleRequest() bool {
 	var requests []string
 	for _, d := range c.Devices {
 		requests = append(requests, d.Requests...)
 	}
 	slices.Sort(requests)
-	return len(slices.Compact(requests)) <= 1
+	return len(c.Drivers) == 1 && len(slices.Compact(requests)) <= 1
 }
 
 // ids returns the device IDs in the CDI device names of the given kind.

@@ -31,8 +31,12 @@ func value[T any](v T) *T { return &v }
 // fullStatus returns a status with all fields that have metrics.
 func fullStatus(context.Context) status.Node {
 	replicated := status.Device{ID: "GPU-f", Resource: "nvidia.com/gpu.limited", GPU: "GPU-f", MemoryIsolation: "driver", ComputeIsolation: "ceiling", Sharing: &status.Sharing{
-		Capacity: status.Amount{Replicas: 4}, Free: status.Amount{Replicas: 3}, Shares: []status.Share{
+		Shares: []status.Share{
 			{Namespace: "default", Pods: []string{"replica"}, Amount: status.Amount{Replicas: 1, MemoryBytes: 20 << 30}, MemoryLimited: true, ComputeCeiling: 25, MemoryUsed: new(uint64(1 << 30))},
+		}}}
+	draining := status.Device{ID: "GPU-f", Resource: "nvidia.com/gpu.old", GPU: "GPU-f", State: status.Draining, Sharing: &status.Sharing{
+		Shares: []status.Share{
+			{Namespace: "default", Pods: []string{"old"}, Amount: status.Amount{Replicas: 1, MemoryBytes: 40 << 30}, MemoryLimited: true},
 		}}}
 	shared := status.Device{ID: "GPU-e", Resource: "gpu.nvidia.com", GPU: "GPU-e", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
 		Capacity: status.Amount{Cores: 100, MemoryBytes: 80 << 30}, Free: status.Amount{Cores: 70, MemoryBytes: 60 << 30}, Shares: []status.Share{
@@ -78,7 +82,7 @@ func fullStatus(context.Context) status.Node {
 			{ID: "GPU-b", Resource: "nvidia.com/gpu", GPU: "GPU-b", Fault: xid79},
 			{ID: "GPU-d", Resource: "nvidia.com/gpu", GPU: "GPU-d", Replicas: []string{"GPU-d::0", "GPU-d::1", "GPU-d::2"}, ReplicasAllocated: 1},
 			{ID: "GPU-c", Resource: "nvidia.com/gpu", GPU: "GPU-c", Fault: xid79},
-			shared, shared, replicated,
+			shared, shared, replicated, draining,
 		},
 	}
 }
@@ -189,6 +193,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_shared_cores_free{device="GPU-e",gpu="GPU-e"} 70`,
 		`gpucdi_shared_memory_free_bytes{device="GPU-e",gpu="GPU-e"} 6.442450944e+10`,
 		`gpucdi_share_cores{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 25`,
+		`gpucdi_share_memory_limit_bytes{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="old"} 4.294967296e+10`,
 		`gpucdi_share_cores_limit{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 25`,
 		`gpucdi_share_memory_bytes{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 2.147483648e+10`,
 		`gpucdi_share_memory_limit_bytes{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 2.147483648e+10`,

@@ -28,20 +28,20 @@ func shareDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, coresLimit, shareMemory, shareLimit, shareUsed}
 }
 
-// shares collects the isolation of devices, and the shares of claims and pods. A device can be in several rows of the status,
-// for example while it moves to another resource; its first row counts.
+// shares collects the isolation of devices, and the shares of claims and pods. A device can be in several rows of the
+// status, for example while it moves to another resource, and a share in several of them; the first one counts.
 func (s sink) shares(devices []status.Device) {
-	isolated, shared := map[string]bool{}, map[string]bool{} // by ID
+	isolated, shared, listed := map[string]bool{}, map[string]bool{}, map[[4]string]bool{}
 	for _, d := range devices {
 		if !isolated[d.ID] {
 			isolated[d.ID] = true
 			s.gauge(isolation, 1, d.ID, d.GPU, d.MemoryIsolation, d.ComputeIsolation)
 		}
-		if d.Sharing == nil || shared[d.ID] {
+		if d.Sharing == nil {
 			continue
 		}
-		shared[d.ID] = true
-		if d.Sharing.Capacity.Cores > 0 {
+		if d.Sharing.Capacity.Cores > 0 && !shared[d.ID] {
+			shared[d.ID] = true
 			s.gauge(freeCores, float64(d.Sharing.Free.Cores), d.ID, d.GPU)
 			s.gauge(freeMemory, float64(d.Sharing.Free.MemoryBytes), d.ID, d.GPU)
 		}
@@ -50,22 +50,29 @@ func (s sink) shares(devices []status.Device) {
 			if len(share.Pods) > 0 {
 				pod = share.Pods[0]
 			}
-			labels := func() []string { return []string{d.ID, d.GPU, share.Namespace, share.Claim, pod} }
-			if share.Replicas == 0 {
-				s.gauge(shareCores, float64(share.Cores), labels()...)
-			}
-			if share.Replicas == 0 || share.MemoryLimited {
-				s.gauge(shareMemory, float64(share.MemoryBytes), labels()...)
-			}
-			if share.ComputeCeiling > 0 {
-				s.gauge(coresLimit, float64(share.ComputeCeiling), labels()...)
-			}
-			if share.MemoryLimited {
-				s.gauge(shareLimit, float64(share.MemoryBytes), labels()...)
-			}
-			if share.MemoryUsed != nil {
-				s.gauge(shareUsed, float64(*share.MemoryUsed), labels()...)
+			if key := [4]string{d.ID, share.Namespace, share.Claim, pod}; !listed[key] {
+				listed[key] = true
+				s.share(share, d.ID, d.GPU, share.Namespace, share.Claim, pod)
 			}
 		}
+	}
+}
+
+// share collects a share with the values of shareLabels.
+func (s sink) share(share status.Share, labels ...string) {
+	if share.Replicas == 0 {
+		s.gauge(shareCores, float64(share.Cores), labels...)
+	}
+	if share.Replicas == 0 || share.MemoryLimited {
+		s.gauge(shareMemory, float64(share.MemoryBytes), labels...)
+	}
+	if share.ComputeCeiling > 0 {
+		s.gauge(coresLimit, float64(share.ComputeCeiling), labels...)
+	}
+	if share.MemoryLimited {
+		s.gauge(shareLimit, float64(share.MemoryBytes), labels...)
+	}
+	if share.MemoryUsed != nil {
+		s.gauge(shareUsed, float64(*share.MemoryUsed), labels...)
 	}
 }

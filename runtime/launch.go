@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -44,6 +45,8 @@ const (
 	probeTimeout = 30 * time.Second
 	// removeTimeout bounds the removal of pods, which also takes place after a cancellation.
 	removeTimeout = time.Minute
+	// killed is the exit code of a program that ended with its container by SIGKILL.
+	killed = 128 + int32(unix.SIGKILL)
 	// stderrLimit bounds the standard error of Launch.Probe in an error, in bytes.
 	stderrLimit = 1024
 )
@@ -94,7 +97,7 @@ func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string,
 	}()
 	for range maxAttempts {
 		output, err = launchOnce(ctx, client, parent, id, l)
-		if err == nil || !awaitStop(ctx, client, id) {
+		if err == nil || errors.As(err, new(finalError)) || !awaitStop(ctx, client, id) {
 			break
 		}
 	}
@@ -108,15 +111,9 @@ func awaitStop(ctx context.Context, client cri.RuntimeServiceClient, id string) 
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	for {
-		ready, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
-			State:         &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
-			LabelSelector: map[string]string{launchIDLabel: id},
-		}})
-		if err != nil {
-			return false
-		}
-		if len(ready.Items) == 0 {
-			return true
+		running, err := isRunning(ctx, client, id)
+		if err != nil || !running {
+			return err == nil
 		}
 		select {
 		case <-ctx.Done():
@@ -125,6 +122,20 @@ func awaitStop(ctx context.Context, client cri.RuntimeServiceClient, id string) 
 		}
 	}
 }
+
+// isRunning reports whether a pod of the launch runs.
+func isRunning(ctx context.Context, client cri.RuntimeServiceClient, id string) (bool, error) {
+	ready, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+		State:         &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
+		LabelSelector: map[string]string{launchIDLabel: id},
+	}})
+	return len(ready.GetItems()) > 0, err
+}
+
+// finalError is an error that another attempt would not avoid.
+type finalError struct{ error }
+
+func (e finalError) Unwrap() error { return e.error }
 
 func launchOnce(ctx context.Context, client cri.RuntimeServiceClient, parent, id string, l Launch) ([]byte, error) {
 	// The host network does not depend on a CNI plugin.
@@ -165,7 +176,12 @@ func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox stri
 		PodSandboxId: sandbox, Config: config, SandboxConfig: pod,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("creating a container of image %s with %s: %w", l.Image, l.Device, err)
+		err = fmt.Errorf("creating a container of image %s with %s: %w", l.Image, l.Device, err)
+		// The kubelet would have stopped the pod before the container was created.
+		if running, _ := isRunning(ctx, client, pod.Labels[launchIDLabel]); running {
+			err = finalError{err}
+		}
+		return nil, err
 	}
 	if err := start(ctx, client, container.ContainerId); err != nil {
 		return nil, fmt.Errorf("starting a container of image %s with %s: %w", l.Image, l.Device, err)
@@ -176,9 +192,13 @@ func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox stri
 	if err != nil {
 		return nil, fmt.Errorf("running %s in a container of image %s: %w", l.Probe[0], l.Image, err)
 	}
-	if response.ExitCode != 0 {
-		return nil, fmt.Errorf("running %s in a container of image %s: exit code %d: %s",
-			l.Probe[0], l.Image, response.ExitCode, host.Printable(string(response.Stderr), stderrLimit))
+	if code := response.ExitCode; code != 0 {
+		err := fmt.Errorf("running %s in a container of image %s: exit code %d: %s",
+			l.Probe[0], l.Image, code, host.Printable(string(response.Stderr), stderrLimit))
+		if code != killed {
+			err = finalError{err}
+		}
+		return nil, err
 	}
 	return response.Stdout, nil
 }

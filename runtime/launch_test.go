@@ -153,6 +153,25 @@ func TestLaunchTooSlow(t *testing.T) {
 	})
 }
 
+// An error that another attempt would not avoid is returned at once.
+func TestLaunchFinalErrors(t *testing.T) {
+	unresolvable := failing("create", "unresolvable CDI devices")
+	unresolvable.kubelet = true
+	for _, pods := range []*fakePods{unresolvable, {agent: "a", kubelet: true, exitCode: 127}} {
+		synctest.Test(t, func(t *testing.T) {
+			if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != 1 {
+				t.Errorf("error %v after %d attempts, want 1", err, len(pods.created))
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		pods := &fakePods{agent: "a", kubelet: true, exitCode: killed}
+		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != maxAttempts {
+			t.Errorf("error %v after %d attempts, want %d", err, len(pods.created), maxAttempts)
+		}
+	})
+}
+
 // Without a kubelet no pod is stopped, so a failure has another reason and is reported after one attempt.
 func TestLaunchWithoutKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

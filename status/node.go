@@ -183,8 +183,8 @@ type Device struct {
 
 // Sharing describes how claims or pods share a device.
 type Sharing struct {
-	Capacity Amount  `json:"capacity"` // of the device
-	Free     Amount  `json:"free"`
+	Capacity Amount  `json:"capacity"`         // of the device for claims; zero for replicas
+	Free     Amount  `json:"free"`             // for claims
 	Shares   []Share `json:"shares,omitempty"` // of prepared claims, or of pods with replicas
 }
 

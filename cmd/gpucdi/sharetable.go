@@ -24,8 +24,8 @@ func writeIsolation(w io.Writer, devices []status.Device) {
 	}
 }
 
-// writeShares writes a table of the shares of prepared claims, and of pods with limited replicas, and of what remains
-// free on their devices.
+// writeShares writes a table of the shares of prepared claims, with what remains free on their devices, and of pods with
+// limited replicas.
 func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
 	if len(shared) == 0 {
@@ -42,8 +42,10 @@ func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
 			cores, memory := amountColumns(s.Amount)
 			t.Row(d.Index, cores, ceiling(s), memory, memoryUsed(s), limited, allocatedTo(s))
 		}
-		cores, memory := amountColumns(d.Sharing.Free)
-		t.Row(d.Index, cores, "-", memory, "-", "-", "(free)")
+		if d.Sharing.Capacity != (status.Amount{}) { // shared by claims
+			cores, memory := amountColumns(d.Sharing.Free)
+			t.Row(d.Index, cores, "-", memory, "-", "-", "(free)")
+		}
 	}
 	return t.Flush()
 }

@@ -710,9 +710,9 @@ func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	c.enableDRA(t)
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 8)
-	forcedDelete(t, c)
+	t.Run("forced delete", func(t *testing.T) { forcedDelete(t, c) })
 	if name, version := c.runtime(t); name == "containerd" && strings.HasPrefix(version, "1.7.") {
-		c.claimWithoutCDI(t)
+		t.Run("CDI disabled", c.claimWithoutCDI)
 	}
 	c.claim(t, "kept", 2)
 	c.runWithClaim(t, "claimed", "kept")

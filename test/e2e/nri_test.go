@@ -108,7 +108,6 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 // claimWithoutCDI disables CDI in the config file of containerd 1.7. The container of a pod with a claim is reported, and
 // rejected once NRI is enabled. It leaves NRI enabled.
 func (c *cluster) claimWithoutCDI(t *testing.T) {
-	t.Helper()
 	setCDI := func(from, to string) {
 		t.Helper()
 		c.runOnNode(t, "sed -i 's/enable_cdi = "+from+"/enable_cdi = "+to+"/' /etc/containerd/config.toml")

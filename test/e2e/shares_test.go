@@ -168,7 +168,7 @@ func (c *cluster) checkLimit(t *testing.T, pod string, gib int) {
 	t.Helper()
 	got := c.exec(t, pod, installAllocate(t)+fmt.Sprintf(
 		"for more in 100 101; do timeout 10 env -i /tmp/allocate %d $more >/tmp/out 2>&1 & until [ -s /tmp/out ]; do sleep 0.1; done; "+
-			"kill $! || true; wait; cat /tmp/out; rm /tmp/out; done", gib*1024-100))
+			"kill $! 2>/dev/null || true; wait; cat /tmp/out; rm /tmp/out; done", gib*1024-100))
 	if want := cudaSuccess + "\n" + cudaOutOfMemory; got != want {
 		t.Errorf("pod %s allocates %d GiB, and then 1 MiB more: CUDA returns %q, want %q", pod, gib, got, want)
 	}
