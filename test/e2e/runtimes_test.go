@@ -60,9 +60,6 @@ func (c *cluster) runCases(t *testing.T) {
 		if tc.on != "" && !strings.Contains(tc.on, t.Name()) {
 			continue
 		}
-		if only := os.Getenv("ONLY_CASES"); only != "" && !regexp.MustCompile(only).MatchString(tc.name) {
-			continue
-		}
 		// The leftovers of a failed case would make the others fail, each after minutes.
 		if !t.Run(tc.name, func(t *testing.T) { tc.run(t, c) }) {
 			return
