@@ -50,7 +50,7 @@ func (a *Agent) startNRI(ctx context.Context, limits memoryLimits) (stop func())
 
 // checkContainer returns an error if a container that the runtime is about to create lacks GPUs that were allocated to
 // it, or if it has other GPUs and the config rejects such containers.
-func (a *Agent) checkContainer(c runtime.Container) error {
+func (a *Agent) checkContainer(ctx context.Context, c runtime.Container) error {
 	now := a.latest.Load()
 	if len(now.plan.parts.GPUs) == 0 {
 		return nil // the device nodes are unknown
@@ -63,7 +63,7 @@ func (a *Agent) checkContainer(c runtime.Container) error {
 	}
 	var holders []kubelet.Holder
 	if slices.ContainsFunc(prepared, func(p kubelet.PreparedClaim) bool { return a.prepares(p) && slices.Contains(p.Pods, c.Pod.UID) }) {
-		if holders, err = a.holders.refresh(); err != nil {
+		if holders, err = a.holders.refresh(ctx); err != nil {
 			a.log.Warn("devices of claims not checked through NRI", "container", c.String(), "err", err)
 		}
 	}

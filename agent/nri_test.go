@@ -60,7 +60,7 @@ func TestCheckContainer(t *testing.T) {
 	check := func(c runtime.Container, want string) {
 		t.Helper()
 		log.Reset()
-		err := a.checkContainer(c)
+		err := a.checkContainer(t.Context(), c)
 		if err == nil && want != "" || err != nil && (want == "" || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s with %v: error %v, want %q", c, c.Devices, err, want)
 		}
@@ -128,16 +128,16 @@ func TestCheckContainerOfClaim(t *testing.T) {
 	}
 	pod := runtime.Pod{UID: "claims", Namespace: "default", Name: "pod"}
 	main := runtime.Container{Name: "main", Pod: pod}
-	if err := a.checkContainer(main); err != nil || !strings.Contains(log.String(), "devices of claims not checked through NRI") {
+	if err := a.checkContainer(t.Context(), main); err != nil || !strings.Contains(log.String(), "devices of claims not checked through NRI") {
 		t.Errorf("without a kubelet: error %v, log %s", err, log)
 	}
 	a.holders.serve(t)
-	if err := a.checkContainer(main); err == nil || !strings.Contains(err.Error(), "container default/pod/main lacks the device nodes of GPU-0") {
+	if err := a.checkContainer(t.Context(), main); err == nil || !strings.Contains(err.Error(), "container default/pod/main lacks the device nodes of GPU-0") {
 		t.Errorf("error %v", err)
 	}
 	main.Devices = map[uint64]bool{unix.Mkdev(195, 0): true}
 	for _, c := range []runtime.Container{main, {Name: "sidecar", Pod: pod}} {
-		if err := a.checkContainer(c); err != nil {
+		if err := a.checkContainer(t.Context(), c); err != nil {
 			t.Errorf("%s: %v", c, err)
 		}
 	}

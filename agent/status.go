@@ -269,10 +269,10 @@ func (h *holders) list(ctx context.Context) ([]kubelet.Holder, error) {
 }
 
 // refresh queries the kubelet. Unlike list it returns nothing with an error.
-func (h *holders) refresh() ([]kubelet.Holder, error) {
+func (h *holders) refresh(ctx context.Context) ([]kubelet.Holder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	held, err := h.query(context.Background())
+	held, err := h.query(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -119,19 +119,14 @@ func (c *Checkpoint) parse(data []byte) error {
 func Allocations(kind string, c Checkpoint, claims []PreparedClaim, holders []Holder) func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
 	return func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
 		for _, claim := range claims {
-			if !slices.Contains(claim.Pods, podUID) {
-				continue
-			}
-			single := claim.hasSingleRequest()
-			for _, d := range claim.Devices {
-				ids := d.ids(kind)
-				allocated = append(allocated, ids...)
-				if single && slices.ContainsFunc(holders, func(h Holder) bool {
-					return h.Container == container && h.Pod == pod && h.Namespace == namespace &&
-						h.Claim == claim.Name && h.Resource == d.Driver && h.Device == d.Name
-				}) {
-					viaCDI = append(viaCDI, ids...)
-				}
+			if slices.Contains(claim.Pods, podUID) {
+				all, certain := claim.devices(kind, func(d PreparedDevice) bool {
+					return slices.ContainsFunc(holders, func(h Holder) bool {
+						return h.Container == container && h.Pod == pod && h.Namespace == namespace &&
+							h.Claim == claim.Name && h.Resource == d.Driver && h.Device == d.Name
+					})
+				})
+				allocated, viaCDI = append(allocated, all...), append(viaCDI, certain...)
 			}
 		}
 		for _, h := range c.Holders {

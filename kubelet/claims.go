@@ -35,6 +35,19 @@ type PreparedDevice struct {
 	CDI                []string // qualified CDI device names
 }
 
+// devices returns the device IDs in the claim's CDI device names of the given kind. certain are those that a container
+// has, given the devices that the pod resources API lists for it.
+func (c PreparedClaim) devices(kind string, listed func(PreparedDevice) bool) (all, certain []string) {
+	for _, d := range c.Devices {
+		ids := d.ids(kind)
+		all = append(all, ids...)
+		if c.hasSingleRequest() && listed(d) {
+			certain = append(certain, ids...)
+		}
+	}
+	return all, certain
+}
+
 // hasSingleRequest reports whether the claim has a single request, so that each container that uses the claim has all of
 // its devices. It is false if that is uncertain, as with several drivers: a driver need not return its devices.
 func (c PreparedClaim) hasSingleRequest() bool {

@@ -50,7 +50,7 @@ func (h *handler) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *a
 	if !byKubelet {
 		return nil, nil, nil
 	}
-	return nil, nil, h.within(ctx, container, func(context.Context) error { return h.cfg.Create(container) })
+	return nil, nil, h.within(ctx, container, func(ctx context.Context) error { return h.cfg.Create(ctx, container) })
 }
 
 // StartContainer implements stub.StartContainerInterface.

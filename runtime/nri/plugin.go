@@ -40,7 +40,7 @@ type Config struct {
 
 	// Create is called before a container is created, with the devices in its OCI spec, which include the CDI devices. An
 	// error rejects the container, and is shown in the Events of its pod.
-	Create func(c runtime.Container) error
+	Create func(ctx context.Context, c runtime.Container) error
 
 	// Start is called when the cgroup of a container exists, before its program runs. cgroup is the name of the
 	// container's directory in the cgroup of its pod.

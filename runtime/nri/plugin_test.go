@@ -143,7 +143,7 @@ func TestCalls(t *testing.T) {
 	var calls atomic.Int32
 	created, started := make(chan runtime.Container, 100), make(chan string, 1)
 	plugin := r.run(nri.Config{
-		Create: func(c runtime.Container) error {
+		Create: func(_ context.Context, c runtime.Container) error {
 			calls.Add(1)
 			created <- c
 			if c.Privileged {
@@ -207,7 +207,7 @@ func TestSlowCheck(t *testing.T) {
 	r := newRuntime(t)
 	var calls atomic.Int32
 	release := make(chan struct{})
-	plugin := r.run(nri.Config{Create: func(c runtime.Container) error {
+	plugin := r.run(nri.Config{Create: func(_ context.Context, c runtime.Container) error {
 		calls.Add(1)
 		if c.ID == "slow" {
 			<-release
@@ -241,7 +241,7 @@ func TestReconnects(t *testing.T) {
 	}
 	defer listener.Close()
 	var calls atomic.Int32
-	plugin := r.run(nri.Config{Create: func(runtime.Container) error { calls.Add(1); return nil }})
+	plugin := r.run(nri.Config{Create: func(context.Context, runtime.Container) error { calls.Add(1); return nil }})
 	for range 2 {
 		unanswered, err := listener.Accept()
 		if err != nil {
