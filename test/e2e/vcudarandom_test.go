@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	core "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -45,6 +46,9 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 		random.Shuffle(len(running), func(i, j int) { running[i], running[j] = running[j], running[i] })
 		if len(r.memory) < concurrent && created < total {
 			continue
+		}
+		if len(running) == 0 {
+			time.Sleep(time.Second) // the checks would take the CPU time that the pods need to start
 		}
 		r.remove(t, running[:min(len(running), batch)])
 	}
