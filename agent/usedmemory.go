@@ -9,8 +9,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 )
 
-// usedMemory has the limits of the GPU memory of pods and what they use, as last reported by the driver. It is safe for
-// concurrent use, and its zero value is empty.
+// usedMemory has the memory limits and compute ceilings of pods, as last set or read, and the memory that they use, as last
+// reported by the driver. It is safe for concurrent use, and its zero value is empty.
 type usedMemory struct {
 	mu   sync.Mutex
 	pods map[string]podMemory // by UID
@@ -67,7 +67,7 @@ func (u *usedMemory) sum(pods []dra.Pod, uuid string) (total *uint64) {
 	return total
 }
 
-// of returns the memory of a GPU that a pod can use and uses; false if it has no limit or that is unknown.
+// of returns what a pod can use and uses of a GPU; false if its memory is not limited, or if that is unknown.
 func (u *usedMemory) of(podUID, uuid string) (m memoryUse, limited bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

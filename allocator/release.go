@@ -14,13 +14,14 @@ import (
 //     it. The kubelet records a grant within one settle, and a snapshot of its records is on disk within another. From
 //     then on the kubelet starts no container with the entry. But a container may be starting or still running, because
 //     the kubelet removes force-deleted pods from its records immediately.
-//  4. The runtime, queried a settle later, must have no container with the part.
+//  4. The runtime, queried a settle later, must have no container with the part, and no ready sandbox of a pod that may
+//     still start one.
 //  5. The gate closes the entry, unless it has granted it meanwhile.
 //
 // For an entry of the slice, step 1 is that the API server has acknowledged slices without it, or that three settles
 // have passed, and step 3 that no claim with it is prepared. If the config withdraws it, step 1 requires the
 // acknowledgment and that it is allocated to no claim, however long that takes, because such a claim could no longer be
-// prepared.
+// prepared. In step 4 any later query suffices.
 //
 // After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
@@ -37,7 +38,8 @@ func (n *next) observeCheckpoint() {
 }
 
 // adopted returns the part of an entry of an earlier agent that is still wanted. before is its earlier part, as far as
-// known. If a pod holds it, it is unknown whether its memory is limited.
+// known. A MemoryLimited replica that a pod holds becomes PerhapsLimited, since the pod may have started without the limit.
+// For a Ceiled one, before is PerhapsLimited if the CDI devices of its pod do not prove the ceiling.
 func (n *next) adopted(k Key, before, wanted Part) Part {
 	if wanted.Share.Class == MemoryLimited && n.held[k] || wanted.Share.Class.limited() && before.Share.Class == PerhapsLimited {
 		wanted.Share.Class = PerhapsLimited

@@ -177,7 +177,7 @@ func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox stri
 	})
 	if err != nil {
 		err = fmt.Errorf("creating a container of image %s with %s: %w", l.Image, l.Device, err)
-		// The kubelet would have stopped the pod before the container was created.
+		// If the kubelet had caused the error by stopping the pod, the pod would not run any more.
 		if running, _ := isRunning(ctx, client, pod.Labels[launchIDLabel]); running {
 			err = finalError{err}
 		}

@@ -82,10 +82,12 @@ func TestSMIList(t *testing.T) {
 
 func TestSMIQuery(t *testing.T) {
 	d := install(t, simdriver.GTX1060x2())
+	must(t, d.Update(func(s *simdriver.State) error { s.GPUs[1].Temperature = simdriver.NotSupported; return nil }))
 	g := d.State().GPUs
 	for _, tc := range []struct{ query, format, want string }{
 		{"index,uuid", "csv", "index, uuid\n0, " + g[0].UUID + "\n1, " + g[1].UUID + "\n"},
 		{"name,memory.total", "csv,noheader", "NVIDIA GeForce GTX 1060 6GB, 6144 MiB\nNVIDIA GeForce GTX 1060 6GB, 6144 MiB\n"},
+		{"temperature.gpu", "csv,noheader", fmt.Sprintf("%d\n[N/A]\n", g[0].Temperature)},
 		{"memory.total,mig.mode.current", "csv,noheader,nounits", "6144, [N/A]\n6144, [N/A]\n"},
 	} {
 		if got := smi(t, d, "--query-gpu="+tc.query, "--format="+tc.format); got != tc.want {

@@ -7,7 +7,9 @@ import (
 )
 
 // NotSupported, as the value of a number in GPU, makes NVML return
-// NVML_ERROR_NOT_SUPPORTED for that number.
+// NVML_ERROR_NOT_SUPPORTED for that number. RetiredSBE and RemappedCor also
+// determine it for the lists of retired pages and remapped rows. Minor, Major
+// and CCMinor must be set.
 const NotSupported = -1
 
 // State is the state of the simulated driver. It is written to the library, and

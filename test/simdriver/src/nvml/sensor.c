@@ -50,6 +50,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sen
 {
 	CALL(GPU, device);
 	REQUIRE(out && sensor == 0);
+	if (v.gpu->temperature < 0)
+		return NVML_ERROR_NOT_SUPPORTED;
 	*out = v.gpu->temperature;
 	return NVML_SUCCESS;
 }
@@ -60,6 +62,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTempera
 	REQUIRE(out && out->sensorType == 0);
 	if (out->version != NVML_STRUCT(nvmlTemperature_v1_t, 1))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (v.gpu->temperature < 0)
+		return NVML_ERROR_NOT_SUPPORTED;
 	out->temperature = v.gpu->temperature;
 	return NVML_SUCCESS;
 }
@@ -101,20 +105,27 @@ GETTER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, pcie_width)
 
 enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO };
 
+/* Reports a clock; its maximum is the same. */
+static nvmlReturn_t put_clock(const struct view *v, unsigned type, unsigned *clock)
+{
+	REQUIRE(clock && type <= CLOCK_VIDEO);
+	long long mhz = type == CLOCK_MEMORY ? v->gpu->clock_memory : v->gpu->clock;
+	if (mhz < 0)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*clock = mhz;
+	return NVML_SUCCESS;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned type, unsigned *clock)
 {
 	CALL(GPU, device);
-	REQUIRE(clock && type <= CLOCK_VIDEO);
-	*clock = type == CLOCK_MEMORY ? v.gpu->clock_memory : v.gpu->clock;
-	return NVML_SUCCESS;
+	return put_clock(&v, type, clock);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned type, unsigned *clock)
 {
 	CALL(GPU, device);
-	REQUIRE(clock && type <= CLOCK_VIDEO);
-	*clock = type == CLOCK_MEMORY ? v.gpu->clock_memory : v.gpu->clock;
-	return NVML_SUCCESS;
+	return put_clock(&v, type, clock);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlDeviceAddressingMode_v1_t *mode)
