@@ -36,11 +36,13 @@ const (
 	// launchTimeout bounds all attempts and the removals before them.
 	launchTimeout = 3 * time.Minute
 	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
-	// pod.
+	// pod, which is not stopped until then.
 	startTimeout = 10 * time.Second
 	// removeDelay is the time between stopping and removing a pod. The kubelet may be stopping it concurrently, and
 	// containerd 2.4 panics if the pod of a container is removed meanwhile.
 	removeDelay = 5 * time.Second
+	// maxRemovals bounds the attempts to remove pods.
+	maxRemovals = 3
 	// probeTimeout bounds the execution of Launch.Probe by the runtime.
 	probeTimeout = 30 * time.Second
 	// removeTimeout bounds the removal of pods, which also takes place after a cancellation.
@@ -97,7 +99,10 @@ func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string,
 	}()
 	for range maxAttempts {
 		output, err = launchOnce(ctx, client, parent, id, l)
-		if err == nil || errors.As(err, new(finalError)) || !awaitStop(ctx, client, id) {
+		if err == nil || errors.As(err, new(finalError)) {
+			break
+		}
+		if !errors.Is(err, errStartTimeout) && !awaitStop(ctx, client, id) {
 			break
 		}
 	}
@@ -203,10 +208,16 @@ func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox stri
 	return response.Stdout, nil
 }
 
+// errStartTimeout means that the runtime has not started the container within startTimeout.
+var errStartTimeout = fmt.Errorf("not started within %s", startTimeout)
+
 func start(ctx context.Context, client cri.RuntimeServiceClient, container string) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	start, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	_, err := client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container})
+	_, err := client.StartContainer(start, &cri.StartContainerRequest{ContainerId: container})
+	if err != nil && start.Err() != nil && ctx.Err() == nil {
+		return errors.Join(errStartTimeout, err)
+	}
 	return err
 }
 
@@ -225,21 +236,36 @@ func agentImage(ctx context.Context, client cri.RuntimeServiceClient) (string, e
 	return found.Containers[0].Image.Image, nil
 }
 
-// removeLaunched stops and removes the pods of the launch, and those of other launches that must have ended.
+// removeLaunched stops and removes the pods of the launch, and those of other launches that must have ended. The kubelet
+// may be stopping them concurrently, so that containers are gone when they are stopped here. Then it tries again.
 func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient, id string) error {
+	var errs []error
+	for range maxRemovals {
+		sandboxes, err := launched(ctx, client, id)
+		if err != nil || len(sandboxes) == 0 {
+			return err
+		}
+		if errs = removePods(ctx, client, sandboxes); len(errs) == 0 {
+			return nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// launched returns the pods of the launch, and those of other launches that must have ended.
+func launched(ctx context.Context, client cri.RuntimeServiceClient, id string) ([]*cri.PodSandbox, error) {
 	filter := &cri.PodSandboxFilter{LabelSelector: launchLabels}
 	found, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: filter})
 	if err != nil {
-		return fmt.Errorf("listing launched pods: %w", err)
+		return nil, fmt.Errorf("listing launched pods: %w", err)
 	}
 	ended := time.Now().Add(-launchTimeout - removeTimeout)
-	sandboxes := slices.DeleteFunc(found.Items, func(s *cri.PodSandbox) bool {
+	return slices.DeleteFunc(found.Items, func(s *cri.PodSandbox) bool {
 		return s.Labels[launchIDLabel] != id && time.Unix(0, s.CreatedAt).After(ended)
-	})
-	if len(sandboxes) == 0 {
-		return nil
-	}
-	var errs []error
+	}), nil
+}
+
+func removePods(ctx context.Context, client cri.RuntimeServiceClient, sandboxes []*cri.PodSandbox) (errs []error) {
 	each := func(verb string, do func(id string) error) {
 		for _, sandbox := range sandboxes {
 			if err := do(sandbox.Id); err != nil {
@@ -254,14 +280,14 @@ func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient, id str
 	})
 	select {
 	case <-ctx.Done():
-		return errors.Join(append(errs, ctx.Err())...)
+		return append(errs, ctx.Err())
 	case <-time.After(removeDelay):
 	}
 	each("removing", func(id string) error {
 		_, err := client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	})
-	return errors.Join(errs...)
+	return errs
 }
 
 // killContainers kills the containers of a pod. They may ignore SIGTERM, and CRI-O would wait for them without a limit

@@ -172,6 +172,16 @@ func TestLaunchFinalErrors(t *testing.T) {
 	})
 }
 
+// A container that ends while it is killed is removed.
+func TestLaunchRemovalRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := &fakePods{agent: "a", killErrs: []error{errors.New("ttrpc: closed")}}
+		if output, _, err := testLaunch(t.Context(), t, pods, launchConfig); output != "output" || err != nil {
+			t.Errorf("got %q, %v", output, err)
+		}
+	})
+}
+
 // Without a kubelet no pod is stopped, so a failure has another reason and is reported after one attempt.
 func TestLaunchWithoutKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -182,10 +192,10 @@ func TestLaunchWithoutKubelet(t *testing.T) {
 	})
 }
 
-// CRI-O delays the start of a container for two minutes if the kubelet is stopping its pod.
+// CRI-O delays the start of a container for two minutes if the kubelet is stopping its pod, which is ready until then.
 func TestLaunchStartTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", stopping: true, kubelet: true}
+		pods := &fakePods{agent: "a", stopping: true}
 		output, _, err := testLaunch(t.Context(), t, pods, launchConfig)
 		if output != "output" || err != nil || len(pods.created) != 2 {
 			t.Errorf("got %q, %v after %d attempts", output, err, len(pods.created))
@@ -219,6 +229,7 @@ type fakePods struct {
 	exitCode int32            // exit code of ExecSync
 	onExec   func()           // called by ExecSync, which then blocks until its context ends
 	stopping bool             // the kubelet is stopping the first pod, so its container does not start
+	killErrs []error          // returned by the next calls of StopContainer
 	kubelet  bool             // a kubelet stops all pods every kubeletInterval
 
 	startDelay time.Duration // time that StartContainer takes
@@ -276,6 +287,11 @@ func (p *fakePods) StopPodSandbox(ctx context.Context, r *cri.StopPodSandboxRequ
 
 func (p *fakePods) StopContainer(_ context.Context, r *cri.StopContainerRequest, _ ...grpc.CallOption) (*cri.StopContainerResponse, error) {
 	p.running = slices.DeleteFunc(p.running, func(id string) bool { return id == r.ContainerId && r.Timeout == 0 })
+	if len(p.killErrs) > 0 {
+		err := p.killErrs[0]
+		p.killErrs = p.killErrs[1:]
+		return nil, err
+	}
 	return &cri.StopContainerResponse{}, nil
 }
 

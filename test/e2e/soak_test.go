@@ -90,6 +90,7 @@ func claimSoak(t *testing.T, c *cluster) {
 	if err := c.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	c.awaitGPUs(t, "0") // until then the scheduler may bind the pod for the device plugin, which rejects it
 	c.run(t, "all", 8)
 	c.awaitPhase(t, "all", "Running")
 }
