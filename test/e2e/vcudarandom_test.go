@@ -30,6 +30,7 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 	r := vcudaRun{cluster: c, memory: map[string]int{}, used: map[string]bool{}}
 	random := rand.New(rand.NewPCG(1, 2))
 	defer r.removeAll(t)
+	lastRunning := time.Now()
 	for created := 0; created < total || len(r.memory) > 0; {
 		var manifests []string
 		for ; created < total && len(manifests) < batch && len(r.memory) < concurrent; created++ {
@@ -47,7 +48,11 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 		if len(r.memory) < concurrent && created < total {
 			continue
 		}
-		if len(running) == 0 {
+		if len(running) > 0 {
+			lastRunning = time.Now()
+		} else if time.Since(lastRunning) > timeout {
+			t.Fatalf("no pod has run for %s", timeout)
+		} else {
 			time.Sleep(time.Second) // the checks would take the CPU time that the pods need to start
 		}
 		r.remove(t, running[:min(len(running), batch)])
