@@ -251,29 +251,18 @@ func vcudaSimultaneous(t *testing.T, c *cluster) {
 		manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"init", vcuda(20, memory)}, [2]string{"main", vcuda(20, memory)}))
 		t.Cleanup(func() { c.remove(t, name) })
 	}
-	manifests = append(manifests, vcudaPod("name: sidecar", "", [2]string{"sidecar", vcuda(20, 1024)}, [2]string{"main", vcuda(20, 2048)}))
+	limits["sidecar"] = 3 // the limits of the claims of a pod on a GPU add up
+	// A GPU that has room for one of these claims has room for both, since the other pods use multiples of 20 cores.
+	manifests = append(manifests, vcudaPod("name: sidecar", "", [2]string{"sidecar", vcuda(5, 1024)}, [2]string{"main", vcuda(5, 2048)}))
 	t.Cleanup(func() { c.remove(t, "sidecar") })
 	if err := c.Apply(t.Context(), []byte(strings.Join(manifests, "\n---\n"))); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitPhase(t, "sidecar", "Running")
 	for name := range limits {
 		c.awaitPhase(t, name, "Running")
 	}
 	for name, gib := range limits {
 		c.checkLimit(t, name, gib)
-	}
-	// The limits of the claims of a pod add up on each GPU. The scheduler may have used two GPUs.
-	all, err := c.driver.MemoryLimits()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var sum uint64
-	for _, bytes := range limitsOf(all, c.kubectl(t, "get", "pod", "sidecar", "-o", "jsonpath={.metadata.uid}")) {
-		sum += bytes
-	}
-	if sum != 3<<30 {
-		t.Errorf("the limits of pod sidecar are %d bytes in total, want 3 GiB", sum)
 	}
 }
 
