@@ -99,11 +99,11 @@ func (c *cluster) runtime(t *testing.T) (name, version string) {
 }
 
 // TestContainerd17 starts with the defaults of containerd 1.7, which disable CDI, and applies the remedy that the agent
-// logs. The kubelet is two releases older than the control plane, and its directory is that of k0s.
+// logs. Kubernetes is the oldest release in which claims get GPUs. The kubelet's directory is that of k0s.
 func TestContainerd17(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, node.Config{
-		Runtime: node.Containerd17(), Kubelet: tools.Kubelet134, KubeletDir: "/var/lib/k0s/kubelet",
+		Runtime: node.Containerd17(), Kubernetes: tools.Kube134, KubeletDir: "/var/lib/k0s/kubelet",
 	})
 	message := regexp.MustCompile(`reason="containerd v1\.7\.\d+ has CDI disabled: pods start without their GPUs; ` +
 		`set (.*) under (\[.*\]) in (\S+) and restart containerd"`)

@@ -32,8 +32,9 @@ type Config struct {
 	Prepare func(context.Context, *box.Box) error
 	// Runtime is the node's container runtime. Default: Containerd.
 	Runtime Runtime
-	// Kubelet is the tool with the kubelet. Default: tools.Kube, which has the control plane's version.
-	Kubelet tools.Tool
+	// Kubernetes is the release of etcd, the control plane and the kubelet. Default: tools.Kube. kubectl is that of
+	// tools.Kube.
+	Kubernetes tools.Tool
 	// KubeletDir is the kubelet's root directory. Default: /var/lib/kubelet.
 	KubeletDir string
 	// Images build images to import in addition to the sandbox and Debian images. Each returns an archive. They are
@@ -118,8 +119,8 @@ type program struct {
 // name, the file of the later tool is installed.
 func programs(cfg Config) []program {
 	all := []program{{"Kubernetes", tools.Kube}, {cfg.Runtime.Name, cfg.Runtime.tool}, {"runc", tools.Runc}}
-	if cfg.Kubelet != "" {
-		all = append(all, program{string(cfg.Kubelet), cfg.Kubelet})
+	if cfg.Kubernetes != "" {
+		all = append(all, program{string(cfg.Kubernetes), cfg.Kubernetes})
 	}
 	return all
 }

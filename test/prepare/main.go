@@ -27,7 +27,7 @@ var stages = []struct {
 	{"containerd 1.7", build(tools.Containerd17)},
 	{"CRI-O", build(tools.CRIO)},
 	{"Kubernetes 1.36", build(tools.Kube)},
-	{"kubelet 1.34", build(tools.Kubelet134)},
+	{"Kubernetes 1.34", build(tools.Kube134)},
 	{"NVIDIA device plugin", build(tools.NVIDIAPlugin)},
 	{"Debian image", discardPath(images.Debian)},
 }

@@ -12,9 +12,9 @@ import (
 func recipe(ctx context.Context, t Tool) (*build, error) {
 	switch t {
 	case Kube:
-		return kube(ctx)
-	case Kubelet134:
-		return pinned(ctx, t, kubelet134Version, "k8s.io/kubernetes/cmd/kubelet", kubernetesVersion(kubelet134Version))
+		return kube(ctx, t, "go.mod", "node/kube", "node/kubectl")
+	case Kube134:
+		return kube(ctx, t, "kubernetes-1.34.mod", "node/kube")
 	case Containerd:
 		return containerd(t, "github.com/containerd/containerd/v2", containerdVersion), nil
 	case Containerd17:
@@ -69,27 +69,32 @@ func nvidia(t Tool, version, module string, packages ...string) *build {
 	}
 }
 
-// kube returns the build of Kube. This module's go.mod pins its dependencies. The version covers Kubernetes, etcd
-// and the main.go of kube and of kubectl, but no other dependency, so that a module added for another test package does
-// not cause a rebuild.
-func kube(ctx context.Context) (*build, error) {
+// kube returns the build of a Kubernetes release from directories of this module. modFile pins its dependencies. The
+// version covers Kubernetes, etcd and the main.go of each directory, but no other dependency, so that a module added for
+// another test package does not cause a rebuild.
+func kube(ctx context.Context, t Tool, modFile string, dirs ...string) (*build, error) {
 	in, err := ModuleDir(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}",
+	modFile = filepath.Join(in, modFile)
+	out, err := exec.CommandContext(ctx, "go", "list", "-modfile", modFile, "-m", "-f", "{{.Version}}",
 		"k8s.io/kubernetes", "go.etcd.io/etcd/server/v3").Output()
 	if err != nil {
 		return nil, fmt.Errorf("finding the version of Kubernetes: %w", withStderr(err))
 	}
 	versions := strings.Fields(string(out))
-	source, err := digest(filepath.Join(in, "node/kube/main.go"), filepath.Join(in, "node/kubectl/main.go"))
+	var packages, sources []string
+	for _, dir := range dirs {
+		packages, sources = append(packages, "./"+dir), append(sources, filepath.Join(in, dir, "main.go"))
+	}
+	source, err := digest(sources...)
 	if err != nil {
 		return nil, err
 	}
 	return &build{
-		tool: Kube, version: strings.Join(append(versions, source), "-"), in: in, packages: []string{"./node/kube", "./node/kubectl"},
-		flags: []string{"-ldflags", "-s -w " + kubernetesVersion(versions[0])},
+		tool: t, version: strings.Join(append(versions, source), "-"), in: in, packages: packages,
+		flags: []string{"-modfile", modFile, "-ldflags", "-s -w " + kubernetesVersion(versions[0])},
 		links: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"},
 	}, nil
 }

@@ -29,8 +29,8 @@ type Tool string
 const (
 	// Kube is two programs: kubectl, and kube with symlinks for etcd, the control plane and the kubelet.
 	Kube Tool = "kube"
-	// Kubelet134 is the kubelet of Kubernetes 1.34.
-	Kubelet134 Tool = "kubelet-1.34"
+	// Kube134 is kube of Kubernetes 1.34.
+	Kube134 Tool = "kube-1.34"
 	// Containerd is containerd, its shim for runc, and ctr.
 	Containerd Tool = "containerd"
 	// Containerd17 is containerd 1.7, which disables CDI by default, with the same programs.
@@ -55,7 +55,6 @@ const (
 
 const (
 	module              = "github.com/gpucdi/gpucdi/test"
-	kubelet134Version   = "v1.34.9"
 	containerdVersion   = "v2.4.2"
 	containerd17Version = "v1.7.35"
 	crioVersion         = "v1.34.0"
@@ -190,7 +189,7 @@ type build struct {
 	env      []string
 	// cPrograms maps names of C programs to their source directories in the module.
 	cPrograms map[string]string
-	// links are names of symlinks to the program.
+	// links are names of symlinks to the program of the first package.
 	links []string
 }
 
@@ -225,7 +224,7 @@ func (b *build) build(ctx context.Context, dir string) error {
 		}
 	}
 	for _, name := range b.links {
-		if err := os.Symlink(string(b.tool), filepath.Join(dir, name)); err != nil {
+		if err := os.Symlink(filepath.Base(b.packages[0]), filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
