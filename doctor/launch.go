@@ -61,8 +61,8 @@ func (e *examination) launch(ctx context.Context) []Finding {
 
 	got, image, err := e.probe(ctx, device, wanted)
 	switch {
-	case errors.Is(err, runtime.ErrNoImage):
-		return fail(check, err.Error(), "set --image to "+e.suitableImage())
+	case errors.Is(err, runtime.ErrNoAgent):
+		return fail(check, err.Error(), "deploy gpucdi on this node; if its pod exists, check why it is not running")
 	case err != nil:
 		return fail(check, gpu.OneLine(err), e.remedyLaunch())
 	}
@@ -118,14 +118,6 @@ func (e *examination) probe(ctx context.Context, device string, wanted cdi.Edits
 // mountsPrograms reports whether the programs of this process can be mounted in the container: only if the process has
 // the file system of the node. In a pod, the image must contain them, as the agent's image does.
 func (e *examination) mountsPrograms() bool { return e.Root.LocalPath("/") == "/" }
-
-// suitableImage describes the images that can be launched.
-func (e *examination) suitableImage() string {
-	if e.mountsPrograms() {
-		return "an image that is on the node and has glibc"
-	}
-	return fmt.Sprintf("the image of this container: another one must contain %s and %s", e.Program, e.Worker)
-}
 
 // remedyLaunch returns the remedy for a container that cannot be launched.
 func (e *examination) remedyLaunch() string {

@@ -97,16 +97,13 @@ func TestContainers(t *testing.T) {
 
 // In a pod, the doctor cannot mount its programs in the container, so the image must contain them.
 func TestRemedyOfImage(t *testing.T) {
-	for _, tc := range []struct{ root, image, suitable, remedy string }{
-		{"/", "", "glibc", "fix the failed checks"},
-		{"/", "debian", "glibc", "fix the failed checks"},
-		{"/host", "", "contain /usr/bin/gpucdi and /usr/bin/gpucdi-nvml", "fix the failed checks"},
-		{"/host", "debian", "contain /usr/bin/gpucdi and /usr/bin/gpucdi-nvml", "if the image does not contain /usr/bin/gpucdi and /usr/bin/gpucdi-nvml, run the doctor on the node"},
+	for _, tc := range []struct{ root, image, remedy string }{
+		{"/", "", "fix the failed checks"},
+		{"/", "debian", "fix the failed checks"},
+		{"/host", "", "fix the failed checks"},
+		{"/host", "debian", "if the image does not contain /usr/bin/gpucdi and /usr/bin/gpucdi-nvml, run the doctor on the node"},
 	} {
 		e := examination{Node: Node{Root: host.NewRoot(tc.root), Program: "/usr/bin/gpucdi", Worker: "/usr/bin/gpucdi-nvml", Launch: &Launch{Image: tc.image}}}
-		if got := e.suitableImage(); !strings.Contains(got, tc.suitable) {
-			t.Errorf("%+v: got %q", tc, got)
-		}
 		if got := e.remedyLaunch(); !strings.HasPrefix(got, tc.remedy) {
 			t.Errorf("%+v: got %q", tc, got)
 		}

@@ -60,7 +60,7 @@ type Info struct {
 	CDI      bool     // whether CDI is enabled
 	SpecDirs []string // directories of CDI specs
 
-	// CgroupParent is the cgroup parent for pods that the kubelet did not create; empty for the runtime's default.
+	// CgroupParent is the cgroup parent for containers that the kubelet did not create; empty for the runtime's default.
 	CgroupParent string
 }
 

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -17,60 +17,58 @@ import (
 
 // Launch configures a short-lived container for diagnosis.
 type Launch struct {
-	Image    string   // an image on the node; empty for the image of the agent's pod
+	Image    string   // an image on the node; empty for the image of the agent
 	Device   string   // name of a CDI device
 	Programs []string // files of the node, mounted read-only at the same paths; empty if the image has them
-	Idle     []string // command of the container, which must keep running and may ignore signals
+	Idle     []string // command of the container, which must keep running, but end by itself if it is not removed
 	Probe    []string // command executed in the running container
 }
 
 const (
-	// maxAttempts bounds the attempts to launch a container. Every two seconds the kubelet stops the pods that it does
-	// not manage. It stops a pod without containers immediately, but a container has a grace period of two seconds, in
-	// which CRI-O executes no command in it.
-	maxAttempts = 8
-	// stopTimeout bounds the time until the kubelet has stopped the pod of a failed attempt.
-	stopTimeout = 10 * time.Second
-	// stopInterval is the time between two checks of whether the pod is stopped.
-	stopInterval = 100 * time.Millisecond
-	// launchTimeout bounds all attempts and the removals before them.
-	launchTimeout = 3 * time.Minute
-	// startTimeout bounds the start of a container. CRI-O delays it for two minutes if the kubelet is stopping the
-	// pod, which is not stopped until then.
-	startTimeout = 10 * time.Second
-	// removeDelay is the time between stopping and removing a pod. The kubelet may be stopping it concurrently, and
-	// containerd 2.4 panics if the pod of a container is removed meanwhile.
-	removeDelay = 5 * time.Second
-	// maxRemovals bounds the attempts to remove pods.
-	maxRemovals = 3
+	// launchTimeout bounds the launch without the removal of its container.
+	launchTimeout = 2 * time.Minute
 	// probeTimeout bounds the execution of Launch.Probe by the runtime.
 	probeTimeout = 30 * time.Second
-	// removeTimeout bounds the removal of pods, which also takes place after a cancellation.
+	// removeTimeout bounds the removal of containers, which also takes place after a cancellation.
 	removeTimeout = time.Minute
-	// killed is the exit code of a program that ended with its container by SIGKILL.
-	killed = 128 + int32(unix.SIGKILL)
+	// maxRemovals bounds the attempts to remove containers.
+	maxRemovals = 3
 	// stderrLimit bounds the standard error of Launch.Probe in an error, in bytes.
 	stderrLimit = 1024
 )
 
 const (
-	// launchedLabel marks pods and containers of Launch.
+	// launchedLabel marks containers of Launch.
 	launchedLabel = "gpucdi.dev/launched"
-	// launchIDLabel distinguishes the pods of concurrent calls.
+	// launchIDLabel distinguishes the containers of concurrent calls.
 	launchIDLabel = "gpucdi.dev/launch-id"
 )
 
-var launchLabels = map[string]string{launchedLabel: "true"}
+// agentName is the name of the agent's container in deploy/.
+const agentName = "gpucdi"
 
-// agentContainer selects the agent's container, by its name in deploy/.
-var agentContainer = map[string]string{LabelContainerName: "gpucdi"}
+// logName is the name of the log of the container, next to that of the agent. When the kubelet removes a container, it
+// removes all files whose paths start with the path of the log. If that is empty, these are the files in the kubelet's
+// working directory, which may be the root of the node.
+const logName = "doctor.log"
 
-// ErrNoImage means that no image was specified and that no agent runs in a container on this node.
-var ErrNoImage = errors.New("finding an image: no container named gpucdi is running on this node")
+// Paths in /proc and /sys that a container of a pod cannot read or write, from the kubelet.
+var (
+	maskedPaths = []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
 
-// Launch runs a container in a new pod and returns the standard output of l.Probe and the image. Before it returns, it
-// removes its pods, and pods of earlier, interrupted calls that have reached their timeouts. It takes at most four
-// minutes.
+// ErrNoAgent means that no agent runs in a pod on this node.
+var ErrNoAgent = errors.New("finding the agent's pod: no privileged container named gpucdi is running on this node")
+
+// Launch runs a container in the agent's pod and returns the standard output of l.Probe and the image. Before it returns,
+// it removes the container, and those of earlier, interrupted calls that have reached their timeouts. It takes at most
+// three minutes.
+//
+// The kubelet ends pods that it did not create within seconds, but not containers in a pod that it did create.
 func (i Info) Launch(ctx context.Context, node host.Root, l Launch) (output []byte, image string, err error) {
 	conn, _, err := dial(node, i.Socket)
 	if err != nil {
@@ -84,223 +82,184 @@ func launch(ctx context.Context, client cri.RuntimeServiceClient, parent string,
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
 	id := rand.Text()
-	if l.Image == "" {
-		if l.Image, err = agentImage(ctx, client); err != nil {
-			return nil, "", err
-		}
-	}
-	if err := removeLaunched(ctx, client, id); err != nil {
-		return nil, "", err
-	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		err = errors.Join(err, removeLaunched(ctx, client, id))
 	}()
-	for range maxAttempts {
-		output, err = launchOnce(ctx, client, parent, id, l)
-		if err == nil || errors.As(err, new(finalError)) {
-			break
-		}
-		if !errors.Is(err, errStartTimeout) && !awaitStop(ctx, client, id) {
-			break
-		}
-	}
-	return output, l.Image, err
-}
-
-// awaitStop waits until no pod of the launch runs, and reports whether that was so within stopTimeout. If it was not, no
-// kubelet stops the pods, so the attempt failed for another reason. If it was, the next attempt has almost two seconds
-// until the kubelet's next check, instead of a random part of them.
-func awaitStop(ctx context.Context, client cri.RuntimeServiceClient, id string) bool {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	for {
-		running, err := isRunning(ctx, client, id)
-		if err != nil || !running {
-			return err == nil
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(stopInterval):
-		}
-	}
-}
-
-// isRunning reports whether a pod of the launch runs.
-func isRunning(ctx context.Context, client cri.RuntimeServiceClient, id string) (bool, error) {
-	ready, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
-		State:         &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
-		LabelSelector: map[string]string{launchIDLabel: id},
-	}})
-	return len(ready.GetItems()) > 0, err
-}
-
-// finalError is an error that another attempt would not avoid.
-type finalError struct{ error }
-
-func (e finalError) Unwrap() error { return e.error }
-
-func launchOnce(ctx context.Context, client cri.RuntimeServiceClient, parent, id string, l Launch) ([]byte, error) {
-	// The host network does not depend on a CNI plugin.
-	namespaces := &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
-	pod := &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: "doctor", Namespace: "gpucdi", Uid: rand.Text()},
-		Labels:   map[string]string{launchedLabel: "true", launchIDLabel: id},
-		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent:    parent,
-			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces},
-		},
-	}
-	sandbox, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: pod})
+	agent, err := findAgent(ctx, client)
 	if err != nil {
-		return nil, fmt.Errorf("creating a pod: %w", err)
+		return nil, "", err
 	}
-	return runProbe(ctx, client, sandbox.PodSandboxId, pod, l)
+	pod, err := agent.pod(ctx, client, parent)
+	if err != nil {
+		return nil, "", err
+	}
+	if l.Image == "" {
+		l.Image = agent.image
+	}
+	container, err := start(ctx, client, agent.sandbox, pod, l.container(id, pod))
+	if err != nil {
+		return nil, "", fmt.Errorf("starting a container of image %s with %s: %w", l.Image, l.Device, err)
+	}
+	output, err = probe(ctx, client, container, l.Probe)
+	if err != nil {
+		return nil, "", fmt.Errorf("running %s in a container of image %s: %w", l.Probe[0], l.Image, err)
+	}
+	return output, l.Image, nil
 }
 
-// runProbe starts the container in its pod and executes Probe in it.
-func runProbe(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, pod *cri.PodSandboxConfig, l Launch) ([]byte, error) {
+// agentContainer is the agent's container.
+type agentContainer struct {
+	image   string
+	sandbox string // ID
+	logDir  string // directory of its log, a path on the node
+}
+
+// findAgent returns the agent's container: the latest one of that name, since two agents run during some rollouts. Any pod
+// can have a container of that name, but only those that are trusted on the node have a privileged one.
+func findAgent(ctx context.Context, client cri.RuntimeServiceClient) (agentContainer, error) {
+	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+		State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+		LabelSelector: map[string]string{LabelContainerName: agentName},
+	}})
+	if err != nil {
+		return agentContainer{}, fmt.Errorf("finding the agent's container: %w", err)
+	}
+	slices.SortFunc(found.GetContainers(), func(a, b *cri.Container) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
+	for _, c := range found.GetContainers() {
+		status, info, err := verboseStatus(ctx, client, c.GetId())
+		if err != nil {
+			return agentContainer{}, err
+		}
+		var container Container
+		if err := container.readSpec(info.Spec); err != nil {
+			return agentContainer{}, fmt.Errorf("decoding the OCI spec of container %s: %w", c.GetId(), err)
+		}
+		if !container.Privileged {
+			continue
+		}
+		if !path.IsAbs(status.GetLogPath()) {
+			return agentContainer{}, fmt.Errorf("finding a directory for the log: container %s has the log %q", c.GetId(), status.GetLogPath())
+		}
+		return agentContainer{image: c.GetImage().GetImage(), sandbox: c.GetPodSandboxId(), logDir: path.Dir(status.GetLogPath())}, nil
+	}
+	return agentContainer{}, ErrNoAgent
+}
+
+// pod returns what a further container in the agent's pod requires. parent is the parent of its cgroup, which containerd
+// takes from here, so the memory limit of the pod does not apply.
+func (a agentContainer) pod(ctx context.Context, client cri.RuntimeServiceClient, parent string) (*cri.PodSandboxConfig, error) {
+	response, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: a.sandbox})
+	if err != nil {
+		return nil, fmt.Errorf("reading the agent's pod %s: %w", a.sandbox, err)
+	}
+	return &cri.PodSandboxConfig{
+		Metadata:     response.GetStatus().GetMetadata(),
+		LogDirectory: a.logDir,
+		Linux: &cri.LinuxPodSandboxConfig{
+			CgroupParent: parent,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{
+				NamespaceOptions: response.GetStatus().GetLinux().GetNamespaces().GetOptions(),
+			},
+		},
+	}, nil
+}
+
+// container returns the container to start in a pod.
+func (l Launch) container(id string, pod *cri.PodSandboxConfig) *cri.ContainerConfig {
+	shared := pod.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	config := &cri.ContainerConfig{
-		Metadata:   &cri.ContainerMetadata{Name: "doctor"},
+		Metadata:   &cri.ContainerMetadata{Name: "doctor-" + id}, // unique in the pod
 		Image:      &cri.ImageSpec{Image: l.Image},
 		Command:    l.Idle,
 		CDIDevices: []*cri.CDIDevice{{Name: l.Device}},
-		// Without the UID of a pod, the kubelet would stop only the pod and not the container.
-		Labels: map[string]string{podUID: pod.Metadata.Uid, launchedLabel: "true"},
-		Linux: &cri.LinuxContainerConfig{
-			SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: pod.Linux.SecurityContext.NamespaceOptions},
-		},
+		LogPath:    logName,
+		// The kubelet ends containers of an unknown pod.
+		Labels: map[string]string{podUID: pod.GetMetadata().GetUid(), launchedLabel: "true", launchIDLabel: id},
+		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
+			// The agent's pod may have the PID namespace of the node.
+			NamespaceOptions: &cri.NamespaceOption{
+				Network: shared.GetNetwork(), Ipc: shared.GetIpc(), Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: shared.GetUsernsOptions(),
+			},
+			MaskedPaths:   maskedPaths,
+			ReadonlyPaths: readonlyPaths,
+		}},
 	}
 	for _, program := range l.Programs {
 		mount := &cri.Mount{HostPath: program, ContainerPath: path.Clean(program), Readonly: true}
 		config.Mounts = append(config.Mounts, mount)
 	}
-	container, err := client.CreateContainer(ctx, &cri.CreateContainerRequest{
+	return config
+}
+
+// start creates and starts a container, and returns its ID.
+func start(ctx context.Context, client cri.RuntimeServiceClient, sandbox string, pod *cri.PodSandboxConfig, config *cri.ContainerConfig) (string, error) {
+	created, err := client.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId: sandbox, Config: config, SandboxConfig: pod,
 	})
 	if err != nil {
-		err = fmt.Errorf("creating a container of image %s with %s: %w", l.Image, l.Device, err)
-		// If the kubelet had caused the error by stopping the pod, the pod would not run any more.
-		if running, _ := isRunning(ctx, client, pod.Labels[launchIDLabel]); running {
-			err = finalError{err}
-		}
-		return nil, err
+		return "", err
 	}
-	if err := start(ctx, client, container.ContainerId); err != nil {
-		return nil, fmt.Errorf("starting a container of image %s with %s: %w", l.Image, l.Device, err)
-	}
+	_, err = client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId})
+	return created.ContainerId, err
+}
+
+// probe executes a command in a container and returns its standard output.
+func probe(ctx context.Context, client cri.RuntimeServiceClient, container string, command []string) ([]byte, error) {
 	response, err := client.ExecSync(ctx, &cri.ExecSyncRequest{
-		ContainerId: container.ContainerId, Cmd: l.Probe, Timeout: int64(probeTimeout.Seconds()),
+		ContainerId: container, Cmd: command, Timeout: int64(probeTimeout.Seconds()),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("running %s in a container of image %s: %w", l.Probe[0], l.Image, err)
-	}
-	if code := response.ExitCode; code != 0 {
-		err := fmt.Errorf("running %s in a container of image %s: exit code %d: %s",
-			l.Probe[0], l.Image, code, host.Printable(string(response.Stderr), stderrLimit))
-		if code != killed {
-			err = finalError{err}
-		}
 		return nil, err
+	}
+	if response.ExitCode != 0 {
+		return nil, fmt.Errorf("exit code %d: %s", response.ExitCode, host.Printable(string(response.Stderr), stderrLimit))
 	}
 	return response.Stdout, nil
 }
 
-// errStartTimeout means that the runtime has not started the container within startTimeout.
-var errStartTimeout = fmt.Errorf("not started within %s", startTimeout)
-
-func start(ctx context.Context, client cri.RuntimeServiceClient, container string) error {
-	start, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	_, err := client.StartContainer(start, &cri.StartContainerRequest{ContainerId: container})
-	if err != nil && start.Err() != nil && ctx.Err() == nil {
-		return errors.Join(errStartTimeout, err)
-	}
-	return err
-}
-
-// agentImage returns the image of the agent's container.
-func agentImage(ctx context.Context, client cri.RuntimeServiceClient) (string, error) {
-	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
-		State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
-		LabelSelector: agentContainer,
-	}})
-	if err != nil {
-		return "", fmt.Errorf("finding the agent's container: %w", err)
-	}
-	if len(found.Containers) == 0 {
-		return "", ErrNoImage
-	}
-	return found.Containers[0].Image.Image, nil
-}
-
-// removeLaunched stops and removes the pods of the launch, and those of other launches that must have ended. The kubelet
-// may be stopping them concurrently, so that containers are gone when they are stopped here. Then it tries again.
+// removeLaunched removes the container of the launch, and those of other launches that must have ended. It tries again if
+// another caller is removing the same containers.
 func removeLaunched(ctx context.Context, client cri.RuntimeServiceClient, id string) error {
 	var errs []error
 	for range maxRemovals {
-		sandboxes, err := launched(ctx, client, id)
-		if err != nil || len(sandboxes) == 0 {
+		containers, err := launched(ctx, client, id)
+		if err != nil {
 			return err
 		}
-		if errs = removePods(ctx, client, sandboxes); len(errs) == 0 {
+		if len(containers) == 0 {
 			return nil
 		}
-	}
-	return errors.Join(errs...)
-}
-
-// launched returns the pods of the launch, and those of other launches that must have ended.
-func launched(ctx context.Context, client cri.RuntimeServiceClient, id string) ([]*cri.PodSandbox, error) {
-	filter := &cri.PodSandboxFilter{LabelSelector: launchLabels}
-	found, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: filter})
-	if err != nil {
-		return nil, fmt.Errorf("listing launched pods: %w", err)
-	}
-	ended := time.Now().Add(-launchTimeout - removeTimeout)
-	return slices.DeleteFunc(found.Items, func(s *cri.PodSandbox) bool {
-		return s.Labels[launchIDLabel] != id && time.Unix(0, s.CreatedAt).After(ended)
-	}), nil
-}
-
-func removePods(ctx context.Context, client cri.RuntimeServiceClient, sandboxes []*cri.PodSandbox) (errs []error) {
-	each := func(verb string, do func(id string) error) {
-		for _, sandbox := range sandboxes {
-			if err := do(sandbox.Id); err != nil {
-				errs = append(errs, fmt.Errorf("%s launched pod %s: %w", verb, sandbox.Id, err))
+		errs = nil
+		for _, container := range containers {
+			if err := remove(ctx, client, container.GetId()); err != nil {
+				errs = append(errs, fmt.Errorf("removing launched container %s: %w", container.GetId(), err))
 			}
 		}
 	}
-	each("killing the containers of", func(id string) error { return killContainers(ctx, client, id) })
-	each("stopping", func(id string) error {
-		_, err := client.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
-		return err
-	})
-	select {
-	case <-ctx.Done():
-		return append(errs, ctx.Err())
-	case <-time.After(removeDelay):
-	}
-	each("removing", func(id string) error {
-		_, err := client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
-		return err
-	})
-	return errs
+	return errors.Join(errs...)
 }
 
-// killContainers kills the containers of a pod. They may ignore SIGTERM, and CRI-O would wait for them without a limit
-// when it stops the pod.
-func killContainers(ctx context.Context, client cri.RuntimeServiceClient, sandbox string) error {
-	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: sandbox}})
+// launched returns the container of the launch, and those of other launches that must have ended.
+func launched(ctx context.Context, client cri.RuntimeServiceClient, id string) ([]*cri.Container, error) {
+	filter := &cri.ContainerFilter{LabelSelector: map[string]string{launchedLabel: "true"}}
+	found, err := client.ListContainers(ctx, &cri.ListContainersRequest{Filter: filter})
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("listing launched containers: %w", err)
 	}
-	var errs []error
-	for _, container := range found.Containers {
-		_, err := client.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: container.Id})
-		errs = append(errs, err)
+	ended := time.Now().Add(-launchTimeout - removeTimeout)
+	return slices.DeleteFunc(found.GetContainers(), func(c *cri.Container) bool {
+		return c.GetLabels()[launchIDLabel] != id && time.Unix(0, c.GetCreatedAt()).After(ended)
+	}), nil
+}
+
+// remove kills and removes a container. The removal alone would let CRI-O wait until the deadline for a container that
+// ignores SIGTERM.
+func remove(ctx context.Context, client cri.RuntimeServiceClient, container string) error {
+	_, errStop := client.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: container})
+	if _, err := client.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: container}); err != nil {
+		return errors.Join(errStop, err)
 	}
-	return errors.Join(errs...)
+	return nil
 }

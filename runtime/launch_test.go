@@ -1,10 +1,12 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,42 +23,51 @@ var launchConfig = Launch{
 	Probe:  []string{"/usr/bin/gpucdi", "probe", "GPU-1"},
 }
 
-// testLaunch launches a container with a runtime that has other pods. It checks that the pods of this launch and of an
-// earlier one are removed, and that the others remain.
-func testLaunch(ctx context.Context, t *testing.T, pods *fakePods, l Launch) (output, image string, err error) {
+// testLaunch launches a container on a node where an earlier launch was interrupted and another one is in progress. It
+// checks that the containers of this launch and of the interrupted one are removed, and that the others remain.
+func testLaunch(ctx context.Context, t *testing.T, pod *fakePod, l Launch) (output, image string, err error) {
 	t.Helper()
-	concurrent := map[string]string{launchedLabel: "true", launchIDLabel: "concurrent"}
-	pods.sandboxes = map[string]*cri.PodSandbox{
-		"other":      {Id: "other"},
-		"concurrent": {Id: "concurrent", Labels: concurrent, CreatedAt: time.Now().UnixNano()},
-	}
-	pods.running = []string{"concurrent"}
-	if pods.leftover != "" {
-		created := time.Now().Add(-launchTimeout - removeTimeout)
-		pods.sandboxes[pods.leftover] = &cri.PodSandbox{Id: pods.leftover, Labels: launchLabels, CreatedAt: created.UnixNano()}
-	}
-	out, image, err := launch(ctx, pods, "a.slice", l)
-	left := slices.Sorted(maps.Keys(pods.sandboxes))
-	if !slices.Equal(left, []string{"concurrent", "other"}) || !slices.Equal(pods.running, []string{"concurrent"}) {
-		t.Errorf("remaining pods %v with containers of %v, want only the unrelated and concurrent ones", left, pods.running)
+	interrupted := time.Now().Add(-launchTimeout - removeTimeout)
+	pod.containers = append(pod.containers,
+		&cri.Container{Id: "interrupted", Labels: map[string]string{launchedLabel: "true", launchIDLabel: "a"}, CreatedAt: interrupted.UnixNano()},
+		&cri.Container{Id: "concurrent", Labels: map[string]string{launchedLabel: "true", launchIDLabel: "b"}, CreatedAt: time.Now().UnixNano()},
+		&cri.Container{Id: "other", Labels: map[string]string{LabelContainerName: "main"}},
+	)
+	remaining := pod.ids()
+	remaining = slices.DeleteFunc(remaining, func(id string) bool { return id == "interrupted" })
+	out, image, err := launch(ctx, pod, "a.slice", l)
+	if got := pod.ids(); !slices.Equal(got, remaining) {
+		t.Errorf("containers %v remain, want %v", got, remaining)
 	}
 	return string(out), image, err
 }
 
 func TestLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "sha256:1234", leftover: "interrupted"}
-		output, image, err := testLaunch(t.Context(), t, pods, launchConfig)
+		pod := newFakePod()
+		output, image, err := testLaunch(t.Context(), t, pod, launchConfig)
 		if output != "output" || image != "sha256:1234" || err != nil {
 			t.Errorf("got %q, image %s, %v", output, image, err)
 		}
-		c := pods.created[0]
-		if len(c.CDIDevices) != 1 || c.CDIDevices[0].Name != launchConfig.Device || len(c.Mounts) > 0 ||
-			c.Image.Image != image {
+		c := pod.request.Config
+		if len(c.CDIDevices) != 1 || c.CDIDevices[0].Name != launchConfig.Device || len(c.Mounts) > 0 || c.Image.Image != image {
 			t.Errorf("created container %v", c)
 		}
-		if c.Labels["io.kubernetes.pod.uid"] != pods.config.Metadata.Uid || pods.config.Linux.CgroupParent != "a.slice" {
-			t.Errorf("created container %v in pod %v", c, pods.config)
+		if got := pod.request.SandboxConfig; pod.request.PodSandboxId != "sandbox" || got.Metadata.Uid != "uid" || got.Linux.CgroupParent != "a.slice" {
+			t.Errorf("created in pod %s: %v", pod.request.PodSandboxId, got)
+		}
+		// Without a log path, the kubelet removes files of its working directory with the container.
+		if got := path.Join(pod.request.SandboxConfig.LogDirectory, c.LogPath); got != "/var/log/pods/a/gpucdi/doctor.log" {
+			t.Errorf("log %q", got)
+		}
+		// The kubelet does not end it, and NRI passes it.
+		if c.Labels[podUID] != "uid" || c.Labels[LabelContainerName] != "" {
+			t.Errorf("labels %v", c.Labels)
+		}
+		got := c.Linux.SecurityContext
+		if got.Privileged || got.NamespaceOptions.Pid != cri.NamespaceMode_CONTAINER || got.NamespaceOptions.Network != cri.NamespaceMode_NODE ||
+			len(got.MaskedPaths) == 0 || len(got.ReadonlyPaths) == 0 {
+			t.Errorf("security context %v", got)
 		}
 	})
 }
@@ -65,39 +76,39 @@ func TestLaunchMountsPrograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := launchConfig
 		l.Image, l.Programs = "debian", []string{"/opt/gpucdi"}
-		pods := &fakePods{}
-		if _, image, err := testLaunch(t.Context(), t, pods, l); image != "debian" || err != nil {
+		pod := newFakePod()
+		if _, image, err := testLaunch(t.Context(), t, pod, l); image != "debian" || err != nil {
 			t.Errorf("got %s, %v", image, err)
 		}
-		m := pods.created[0].Mounts
+		m := pod.request.Config.Mounts
 		if len(m) != 1 || m[0].HostPath != "/opt/gpucdi" || m[0].ContainerPath != "/opt/gpucdi" || !m[0].Readonly {
 			t.Errorf("mounts %v", m)
 		}
 	})
 }
 
-// failing returns a runtime that runs an agent and always fails an operation.
-func failing(operation, message string) *fakePods {
-	return &fakePods{agent: "a", errs: map[string]error{operation: errors.New(message)}}
-}
-
-// The pod is removed after each kind of failure.
+// The container is removed after each kind of failure.
 func TestLaunchErrors(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		pods *fakePods
-		want string
+		name   string
+		change func(p *fakePod)
+		want   string
 	}{
-		{"no agent", &fakePods{}, ErrNoImage.Error()},
-		{"pod not created", failing("run", "no sandbox image"), "creating a pod: no sandbox image"},
-		{"no such device", failing("create", "unresolvable CDI devices"), "unresolvable"},
-		{"no such program", failing("start", "no such file"), "starting a container of image a with gpucdi.dev/gpu=GPU-1"},
-		{"timeout", failing("exec", "timeout"), "running /usr/bin/gpucdi"},
-		{"exit code", &fakePods{agent: "a", exitCode: 127}, "exit code 127: error output"},
+		{"no agent", func(p *fakePod) { p.containers = nil }, ErrNoAgent.Error()},
+		{"a container of the same name", func(p *fakePod) { p.containers = p.containers[:1] }, ErrNoAgent.Error()},
+		{"no log", func(p *fakePod) { p.log = "" }, `container agent has the log ""`},
+		{"not inspected", fails("inspect", "busy"), "inspecting container unprivileged: busy"},
+		{"no pod", fails("status", "not found"), "reading the agent's pod sandbox: not found"},
+		{"no such device", fails("create", "unresolvable CDI devices"), "starting a container of image sha256:1234 with gpucdi.dev/gpu=GPU-1: unresolvable"},
+		{"no such program", fails("start", "no such file"), "starting a container of image sha256:1234 with gpucdi.dev/gpu=GPU-1: no such file"},
+		{"timeout", fails("exec", "timeout"), "running /usr/bin/gpucdi in a container of image sha256:1234: timeout"},
+		{"exit code", func(p *fakePod) { p.exitCode = 127 }, "exit code 127: error output"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, _, err := testLaunch(t.Context(), t, tc.pods, launchConfig)
+				pod := newFakePod()
+				tc.change(pod)
+				_, _, err := testLaunch(t.Context(), t, pod, launchConfig)
 				if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 2*stderrLimit {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
@@ -106,101 +117,53 @@ func TestLaunchErrors(t *testing.T) {
 	}
 }
 
+// Another caller may be removing the container.
+func TestLaunchRemovalRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := newFakePod()
+		pod.removing = true
+		if output, _, err := testLaunch(t.Context(), t, pod, launchConfig); output != "output" || err != nil {
+			t.Errorf("got %q, %v", output, err)
+		}
+	})
+}
+
+func TestLaunchNotRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := newFakePod()
+		fails("remove", "busy")(pod)
+		if _, _, err := launch(t.Context(), pod, "", launchConfig); err == nil || !strings.Contains(err.Error(), "removing launched container") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
 func TestLaunchCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		pods := &fakePods{agent: "a", onExec: cancel}
-		_, _, err := testLaunch(ctx, t, pods, launchConfig)
-		if !errors.Is(err, context.Canceled) || len(pods.created) != 1 {
-			t.Errorf("error %v after %d attempts, want 1", err, len(pods.created))
+		pod := newFakePod()
+		pod.onExec = cancel
+		if _, _, err := testLaunch(ctx, t, pod, launchConfig); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
 		}
 	})
 }
 
 // A runtime that hangs does not block Launch.
 func TestLaunchHangs(t *testing.T) {
-	for _, operation := range []string{"list pods", "list containers", "run", "create", "exec"} {
+	for _, operation := range []string{"list", "inspect", "status", "create", "start", "exec", "stop", "remove"} {
 		t.Run(operation, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				pods := &fakePods{agent: "a", hangs: operation}
-				if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("error %v", err)
+				pod := newFakePod()
+				pod.hangs = operation
+				began := time.Now()
+				_, _, err := launch(t.Context(), pod, "", launchConfig)
+				if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > launchTimeout+removeTimeout {
+					t.Errorf("error %v after %s", err, took)
 				}
 			})
 		})
 	}
-}
-
-// A kubelet stops the pod of the first attempt, since it does not manage it. The second attempt starts right after that,
-// so it has enough time until the kubelet's next check.
-func TestLaunchRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(time.Now().Truncate(kubeletInterval).Add(kubeletInterval * 3 / 2)))
-		pods := &fakePods{agent: "a", kubelet: true, startDelay: kubeletInterval * 9 / 10}
-		output, _, err := testLaunch(t.Context(), t, pods, launchConfig)
-		if output != "output" || err != nil || len(pods.created) != 2 {
-			t.Errorf("got %q, %v after %d attempts, want success after 2", output, err, len(pods.created))
-		}
-	})
-}
-
-func TestLaunchTooSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", kubelet: true, startDelay: kubeletInterval * 11 / 10}
-		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != maxAttempts {
-			t.Errorf("error %v after %d attempts, want %d", err, len(pods.created), maxAttempts)
-		}
-	})
-}
-
-// An error that another attempt would not avoid is returned at once.
-func TestLaunchFinalErrors(t *testing.T) {
-	unresolvable := failing("create", "unresolvable CDI devices")
-	unresolvable.kubelet = true
-	for _, pods := range []*fakePods{unresolvable, {agent: "a", kubelet: true, exitCode: 127}} {
-		synctest.Test(t, func(t *testing.T) {
-			if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != 1 {
-				t.Errorf("error %v after %d attempts, want 1", err, len(pods.created))
-			}
-		})
-	}
-	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", kubelet: true, exitCode: killed}
-		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != maxAttempts {
-			t.Errorf("error %v after %d attempts, want %d", err, len(pods.created), maxAttempts)
-		}
-	})
-}
-
-// A container that ends while it is killed is removed.
-func TestLaunchRemovalRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", killErrs: []error{errors.New("ttrpc: closed")}}
-		if output, _, err := testLaunch(t.Context(), t, pods, launchConfig); output != "output" || err != nil {
-			t.Errorf("got %q, %v", output, err)
-		}
-	})
-}
-
-// Without a kubelet no pod is stopped, so a failure has another reason and is reported after one attempt.
-func TestLaunchWithoutKubelet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pods := failing("exec", "no such program")
-		if _, _, err := testLaunch(t.Context(), t, pods, launchConfig); err == nil || len(pods.created) != 1 {
-			t.Errorf("error %v after %d attempts, want 1", err, len(pods.created))
-		}
-	})
-}
-
-// CRI-O delays the start of a container for two minutes if the kubelet is stopping its pod, which is ready until then.
-func TestLaunchStartTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pods := &fakePods{agent: "a", stopping: true}
-		output, _, err := testLaunch(t.Context(), t, pods, launchConfig)
-		if output != "output" || err != nil || len(pods.created) != 2 {
-			t.Errorf("got %q, %v after %d attempts", output, err, len(pods.created))
-		}
-	})
 }
 
 // With the systemd cgroup driver, containerd relies on the kubelet to set a slice as the cgroup parent.
@@ -216,117 +179,116 @@ func TestCgroupParent(t *testing.T) {
 	}
 }
 
-// kubeletInterval is the time between two checks of a kubelet for pods that it does not manage.
-const kubeletInterval = 2 * time.Second
-
-// fakePods is a runtime with pods.
-type fakePods struct {
+// fakePod is a runtime that runs the agent's pod. Its containers ignore SIGTERM.
+type fakePod struct {
 	cri.RuntimeServiceClient
-	agent    string           // image of the agent's container; empty for no agent
-	leftover string           // ID of a pod of an earlier launch
 	errs     map[string]error // error by operation
 	hangs    string           // operation that blocks until its context ends
 	exitCode int32            // exit code of ExecSync
 	onExec   func()           // called by ExecSync, which then blocks until its context ends
-	stopping bool             // the kubelet is stopping the first pod, so its container does not start
-	killErrs []error          // returned by the next calls of StopContainer
-	kubelet  bool             // a kubelet stops all pods every kubeletInterval
+	removing bool             // the first RemoveContainer fails
+	log      string           // path of the agent's log
 
-	startDelay time.Duration // time that StartContainer takes
-
-	sandboxes map[string]*cri.PodSandbox
-	running   []string              // IDs of the containers, same as those of their pods; they ignore SIGTERM
-	config    *cri.PodSandboxConfig // of the latest pod
-	created   []*cri.ContainerConfig
+	containers []*cri.Container
+	stopped    []string                    // IDs of killed containers
+	request    *cri.CreateContainerRequest // the latest one
 }
 
-func (p *fakePods) fail(ctx context.Context, operation string) error {
+func newFakePod() *fakePod {
+	agent := func(id, sandbox, image string, created int64) *cri.Container {
+		return &cri.Container{
+			Id: id, PodSandboxId: sandbox, Image: &cri.ImageSpec{Image: image}, CreatedAt: created,
+			Labels: map[string]string{LabelContainerName: "gpucdi"},
+		}
+	}
+	return &fakePod{errs: map[string]error{}, log: "/var/log/pods/a/gpucdi/0.log", containers: []*cri.Container{
+		agent("unprivileged", "other", "sha256:9", 3), agent("previous", "terminating", "sha256:8", 1), agent("agent", "sandbox", "sha256:1234", 2),
+	}}
+}
+
+// fails returns a function that makes an operation fail.
+func fails(operation, message string) func(p *fakePod) {
+	return func(p *fakePod) { p.errs[operation] = errors.New(message) }
+}
+
+func (p *fakePod) do(ctx context.Context, operation string) error {
 	if p.hangs == operation {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return p.errs[operation]
+	return cmp.Or(ctx.Err(), p.errs[operation])
 }
 
-func (p *fakePods) RunPodSandbox(ctx context.Context, r *cri.RunPodSandboxRequest, _ ...grpc.CallOption) (*cri.RunPodSandboxResponse, error) {
-	if err := p.fail(ctx, "run"); err != nil {
-		return nil, err
+func (p *fakePod) ids() (ids []string) {
+	for _, c := range p.containers {
+		ids = append(ids, c.Id)
 	}
-	p.config = r.Config
-	id := r.Config.Metadata.Uid
-	p.sandboxes[id] = &cri.PodSandbox{Id: id, Labels: r.Config.Labels, CreatedAt: time.Now().UnixNano()}
-	return &cri.RunPodSandboxResponse{PodSandboxId: id}, nil
+	return ids
 }
 
-func (p *fakePods) ListPodSandbox(ctx context.Context, r *cri.ListPodSandboxRequest, _ ...grpc.CallOption) (*cri.ListPodSandboxResponse, error) {
-	return &cri.ListPodSandboxResponse{Items: p.list(r.Filter.LabelSelector, r.Filter.State != nil)}, p.fail(ctx, "list pods")
+func (p *fakePod) PodSandboxStatus(ctx context.Context, r *cri.PodSandboxStatusRequest, _ ...grpc.CallOption) (*cri.PodSandboxStatusResponse, error) {
+	options := &cri.NamespaceOption{Pid: cri.NamespaceMode_NODE, Network: cri.NamespaceMode_NODE} // with MPS
+	return &cri.PodSandboxStatusResponse{Status: &cri.PodSandboxStatus{
+		Id: r.PodSandboxId, Metadata: &cri.PodSandboxMetadata{Name: "gpucdi-x", Namespace: "gpucdi", Uid: "uid"},
+		Linux: &cri.LinuxPodSandboxStatus{Namespaces: &cri.Namespace{Options: options}},
+	}}, p.do(ctx, "status")
 }
 
-// list returns the pods with all labels; only those that are ready if ready is set. Pods that the kubelet stops are ready
-// until its next check, since their containers ignore SIGTERM and have a grace period of the same length.
-func (p *fakePods) list(selector map[string]string, ready bool) (found []*cri.PodSandbox) {
-	for _, s := range p.sandboxes {
-		if labels.SelectorFromSet(selector).Matches(labels.Set(s.Labels)) && (!ready || !p.stopped(s, kubeletInterval)) {
-			found = append(found, s)
+func (p *fakePod) ListContainers(ctx context.Context, r *cri.ListContainersRequest, _ ...grpc.CallOption) (*cri.ListContainersResponse, error) {
+	found := &cri.ListContainersResponse{}
+	for _, c := range p.containers {
+		if labels.SelectorFromSet(r.Filter.LabelSelector).Matches(labels.Set(c.Labels)) {
+			found.Containers = append(found.Containers, c)
 		}
 	}
-	return found
+	return found, p.do(ctx, "list")
 }
 
-// stopped reports whether a kubelet checked the pods between the creation of s and a time before now.
-func (p *fakePods) stopped(s *cri.PodSandbox, before time.Duration) bool {
-	return p.kubelet && time.Now().Add(-before).Truncate(kubeletInterval).After(time.Unix(0, s.CreatedAt))
+func (p *fakePod) ContainerStatus(ctx context.Context, r *cri.ContainerStatusRequest, _ ...grpc.CallOption) (*cri.ContainerStatusResponse, error) {
+	privileged := strconv.FormatBool(r.ContainerId != "unprivileged")
+	return &cri.ContainerStatusResponse{
+		Status: &cri.ContainerStatus{Id: r.ContainerId, LogPath: p.log},
+		Info:   map[string]string{"info": `{"runtimeSpec":{"linux":{"resources":{"devices":[{"allow":` + privileged + `,"access":"rwm"}]}}}}`},
+	}, p.do(ctx, "inspect")
 }
 
-func (p *fakePods) StopPodSandbox(ctx context.Context, r *cri.StopPodSandboxRequest, _ ...grpc.CallOption) (*cri.StopPodSandboxResponse, error) {
-	if slices.Contains(p.running, r.PodSandboxId) {
-		<-ctx.Done()
-	}
-	return &cri.StopPodSandboxResponse{}, ctx.Err()
-}
-
-func (p *fakePods) StopContainer(_ context.Context, r *cri.StopContainerRequest, _ ...grpc.CallOption) (*cri.StopContainerResponse, error) {
-	p.running = slices.DeleteFunc(p.running, func(id string) bool { return id == r.ContainerId && r.Timeout == 0 })
-	if len(p.killErrs) > 0 {
-		err := p.killErrs[0]
-		p.killErrs = p.killErrs[1:]
+func (p *fakePod) CreateContainer(ctx context.Context, r *cri.CreateContainerRequest, _ ...grpc.CallOption) (*cri.CreateContainerResponse, error) {
+	p.request = r
+	if err := p.do(ctx, "create"); err != nil {
 		return nil, err
 	}
-	return &cri.StopContainerResponse{}, nil
+	p.containers = append(p.containers, &cri.Container{Id: "launched", Labels: r.Config.Labels, CreatedAt: time.Now().UnixNano()})
+	return &cri.CreateContainerResponse{ContainerId: "launched"}, nil
 }
 
-func (p *fakePods) RemovePodSandbox(_ context.Context, r *cri.RemovePodSandboxRequest, _ ...grpc.CallOption) (*cri.RemovePodSandboxResponse, error) {
-	delete(p.sandboxes, r.PodSandboxId)
-	return &cri.RemovePodSandboxResponse{}, nil
+func (p *fakePod) StartContainer(ctx context.Context, _ *cri.StartContainerRequest, _ ...grpc.CallOption) (*cri.StartContainerResponse, error) {
+	return &cri.StartContainerResponse{}, p.do(ctx, "start")
 }
 
-func (p *fakePods) ListContainers(ctx context.Context, r *cri.ListContainersRequest, _ ...grpc.CallOption) (*cri.ListContainersResponse, error) {
-	found := &cri.ListContainersResponse{}
-	if p.agent != "" && r.Filter.LabelSelector["io.kubernetes.container.name"] == "gpucdi" {
-		found.Containers = []*cri.Container{{Image: &cri.ImageSpec{Image: p.agent}}}
+func (p *fakePod) StopContainer(ctx context.Context, r *cri.StopContainerRequest, _ ...grpc.CallOption) (*cri.StopContainerResponse, error) {
+	if r.Timeout == 0 {
+		p.stopped = append(p.stopped, r.ContainerId)
 	}
-	if slices.Contains(p.running, r.Filter.PodSandboxId) {
-		found.Containers = append(found.Containers, &cri.Container{Id: r.Filter.PodSandboxId})
-	}
-	return found, p.fail(ctx, "list containers")
+	return &cri.StopContainerResponse{}, p.do(ctx, "stop")
 }
 
-func (p *fakePods) CreateContainer(ctx context.Context, r *cri.CreateContainerRequest, _ ...grpc.CallOption) (*cri.CreateContainerResponse, error) {
-	p.created = append(p.created, r.Config)
-	return &cri.CreateContainerResponse{ContainerId: r.PodSandboxId}, p.fail(ctx, "create")
-}
-
-func (p *fakePods) StartContainer(ctx context.Context, r *cri.StartContainerRequest, _ ...grpc.CallOption) (*cri.StartContainerResponse, error) {
-	p.running = append(p.running, r.ContainerId)
-	time.Sleep(p.startDelay)
-	if p.stopping && len(p.created) == 1 {
+func (p *fakePod) RemoveContainer(ctx context.Context, r *cri.RemoveContainerRequest, _ ...grpc.CallOption) (*cri.RemoveContainerResponse, error) {
+	if !slices.Contains(p.stopped, r.ContainerId) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return &cri.StartContainerResponse{}, p.fail(ctx, "start")
+	if p.removing {
+		p.removing = false
+		return nil, errors.New("already being removed")
+	}
+	if err := p.do(ctx, "remove"); err != nil {
+		return nil, err
+	}
+	p.containers = slices.DeleteFunc(p.containers, func(c *cri.Container) bool { return c.Id == r.ContainerId })
+	return &cri.RemoveContainerResponse{}, nil
 }
 
-func (p *fakePods) ExecSync(ctx context.Context, r *cri.ExecSyncRequest, _ ...grpc.CallOption) (*cri.ExecSyncResponse, error) {
+func (p *fakePod) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest, _ ...grpc.CallOption) (*cri.ExecSyncResponse, error) {
 	if p.onExec != nil {
 		p.onExec()
 		<-ctx.Done()
@@ -335,8 +297,5 @@ func (p *fakePods) ExecSync(ctx context.Context, r *cri.ExecSyncRequest, _ ...gr
 	if p.exitCode != 0 {
 		return &cri.ExecSyncResponse{ExitCode: p.exitCode, Stderr: []byte("error output" + strings.Repeat(" continued", 1000))}, nil
 	}
-	if p.stopped(p.sandboxes[r.ContainerId], 0) {
-		return nil, errors.New("container is stopping")
-	}
-	return &cri.ExecSyncResponse{Stdout: []byte("output")}, p.fail(ctx, "exec")
+	return &cri.ExecSyncResponse{Stdout: []byte("output")}, p.do(ctx, "exec")
 }

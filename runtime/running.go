@@ -153,19 +153,12 @@ func listCRI(ctx context.Context, conn *grpc.ClientConn) ([]Container, error) {
 	}
 	var running []Container
 	for _, c := range response.GetContainers() {
-		container, err := client.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.GetId(), Verbose: true})
+		_, info, err := verboseStatus(ctx, client, c.GetId())
 		if status.Code(err) == codes.NotFound {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("inspecting container %s: %w", c.GetId(), err)
-		}
-		var info struct {
-			PID  int             `json:"pid"`
-			Spec json.RawMessage `json:"runtimeSpec"`
-		}
-		if err := json.Unmarshal([]byte(container.GetInfo()["info"]), &info); err != nil {
-			return nil, fmt.Errorf("decoding the verbose status of container %s: %w", c.GetId(), err)
+			return nil, err
 		}
 		running, err = appendContainer(running, Container{ID: c.GetId(), PID: info.PID}, c.GetLabels(), info.Spec)
 		if err != nil {
@@ -173,6 +166,25 @@ func listCRI(ctx context.Context, conn *grpc.ClientConn) ([]Container, error) {
 		}
 	}
 	return running, nil
+}
+
+// verboseInfo is the part of the verbose status of a container that CRI does not define. containerd and CRI-O have it.
+type verboseInfo struct {
+	PID  int             `json:"pid"`
+	Spec json.RawMessage `json:"runtimeSpec"`
+}
+
+// verboseStatus returns the verbose status of a container. The code of the error is that of the call.
+func verboseStatus(ctx context.Context, client cri.RuntimeServiceClient, id string) (*cri.ContainerStatus, verboseInfo, error) {
+	response, err := client.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return nil, verboseInfo{}, fmt.Errorf("inspecting container %s: %w", id, err)
+	}
+	var info verboseInfo
+	if err := json.Unmarshal([]byte(response.GetInfo()["info"]), &info); err != nil {
+		return nil, verboseInfo{}, fmt.Errorf("decoding the verbose status of container %s: %w", id, err)
+	}
+	return response.GetStatus(), info, nil
 }
 
 // appendContainer completes a container from its labels and OCI spec, and appends it. It skips pod sandboxes and the

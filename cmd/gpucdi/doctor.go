@@ -31,8 +31,8 @@ is read-only and works without the agent. In a cluster:
 
   kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor
 
-With --launch, also start a container with a GPU in the container runtime of the
-node, inspect it from inside and remove it. Pods that hold the GPU keep it.
+With --launch, also start a container with a GPU in the pod of the agent, inspect
+it from inside and remove it. Pods that hold the GPU keep it.
 
 With --bundle, write an archive for a bug report instead of the findings; see
 docs/troubleshooting.md.

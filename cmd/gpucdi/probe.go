@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,9 +17,10 @@ func newProbeCommand() *cobra.Command {
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if idle > 0 {
-				// The kubelet sends SIGTERM to containers of pods that it does not manage.
-				signal.Ignore(syscall.SIGTERM)
-				time.Sleep(idle)
+				select {
+				case <-cmd.Context().Done():
+				case <-time.After(idle):
+				}
 				return nil
 			}
 			worker, err := workerPath()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -52,24 +53,54 @@ func (c *cluster) checkLaunch(t *testing.T, doctor string) {
 			t.Errorf("gpucdi doctor does not print %q:\n%s", line, out)
 		}
 	}
-	if left := c.launchedPods(t); len(left) > 0 {
-		t.Errorf("pods of the doctor are left in the runtime: %v", left)
+	if left := c.launched(t); len(left) > 0 {
+		t.Errorf("containers of the doctor are left in the runtime: %v", left)
 	}
 }
 
-// launchedPods returns the pods in the runtime that the doctor created.
-func (c *cluster) launchedPods(t *testing.T) []*cri.PodSandbox {
+// interruptedLaunch kills the doctor while its container runs. The kubelet ends the container with the agent's pod, not
+// before, and removes it.
+func interruptedLaunch(t *testing.T, c *cluster) {
+	agent := func() string {
+		return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-o", "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[*].restartCount}")
+	}
+	before := agent()
+	c.sh(t, "/opt/doctor/gpucdi doctor --launch > /dev/null 2>&1 & until pgrep -f '[p]robe --idle' > /dev/null; do sleep 0.01; done; kill -9 $!")
+	time.Sleep(5 * time.Second) // the kubelet checks pods every two seconds
+	if left := c.launched(t); len(left) != 1 || left[0].State != cri.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("containers of the doctor: %v, want a running one", left)
+	}
+	if after := agent(); after != before {
+		t.Errorf("UID and restarts of the agent were %s, and are %s", before, after)
+	}
+	c.kubectl(t, "delete", "pods", "--namespace", "gpucdi", "--all")
+	c.rolloutStatus(t)
+	await(t, "the kubelet to remove the container of the doctor", func() (string, bool) {
+		left := c.launched(t)
+		return fmt.Sprint(left), len(left) == 0
+	})
+	c.awaitGPUs(t, "8")
+}
+
+// launched returns the containers in the runtime that the doctor created.
+func (c *cluster) launched(t *testing.T) []*cri.Container {
+	t.Helper()
+	containers, err := c.runtimeService(t).ListContainers(t.Context(), &cri.ListContainersRequest{
+		Filter: &cri.ContainerFilter{LabelSelector: map[string]string{"gpucdi.dev/launched": "true"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return containers.Containers
+}
+
+// runtimeService returns a client of the container runtime that serves the kubelet.
+func (c *cluster) runtimeService(t *testing.T) cri.RuntimeServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+c.RuntimeSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	pods, err := cri.NewRuntimeServiceClient(conn).ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{
-		Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"gpucdi.dev/launched": "true"}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pods.Items
+	t.Cleanup(func() { _ = conn.Close() })
+	return cri.NewRuntimeServiceClient(conn)
 }

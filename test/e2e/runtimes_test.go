@@ -41,6 +41,7 @@ var cases = []struct {
 	{"the agent drops capabilities", droppedCapabilities, ""},
 	{"the doctor checks a GPU from inside a container", doctorLaunch, ""},
 	{"the doctor on the node launches a container", doctorLaunchOnNode, ""},
+	{"the doctor is killed while its container runs", interruptedLaunch, "TestCRIO"},
 	{"only privileged containers open device nodes", privilegedOnly, ""},
 	{"a removed GPU stays listed while a pod holds it", removedGPU, ""},
 	{"a GPU held by nerdctl is reported, and reserved on request", foreignContainer, ""},
