@@ -38,13 +38,14 @@ type claims struct {
 	gate     *allocator.Gate
 	observer *claimObserver
 
-	published uint64                      // revision of the pool's latest devices
-	placement allocator.SharePlacement    // of shares
-	held      map[string]allocator.Amount // what prepared claims hold of each device, by ID
-	heldSince time.Time                   // when held changed
-	ordered   map[string]allocator.Amount // held when the slices were last ordered
-	extra     atomic.Pointer[[]string]    // CDI devices that each claim gets in addition to its own
-	plan      atomic.Pointer[plan]        // of the latest devices
+	published  uint64                      // revision of the pool's latest devices
+	placement  allocator.SharePlacement    // of shares
+	maxCeiling atomic.Int32                // of shares, in percent
+	held       map[string]allocator.Amount // what prepared claims hold of each device, by ID
+	heldSince  time.Time                   // when held changed
+	ordered    map[string]allocator.Amount // held when the slices were last ordered
+	extra      atomic.Pointer[[]string]    // CDI devices that each claim gets in addition to its own
+	plan       atomic.Pointer[plan]        // of the latest devices
 }
 
 // orderDelay is how long the devices of prepared claims must be unchanged before the slices are reordered. Spreading
@@ -79,7 +80,10 @@ func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *all
 		},
 		KubeletDir: local, KubeletPath: node, StateDir: a.cfg.StateDir,
 		Claims: client, Gate: gate, Pods: a.podsOf, Observer: c.observer, SetTimeSlice: slicer.Set, LimitMemory: a.memoryLimits(gate).limitByClaims,
-		MPSPercentage: compute.percentage, CheckPods: compute.checkPods, LimitCompute: compute.limit, ReleaseCompute: compute.release,
+		MPSPercentage: func(id string, amount allocator.Amount, ceiling int) int {
+			return compute.percentage(id, amount, ceiling, int(c.maxCeiling.Load()))
+		},
+		CheckPods: compute.checkPods, LimitCompute: compute.limit, ReleaseCompute: compute.release,
 		Changed: func() { notify(t.claims) },
 	}, a.log)
 	compute.claims = c.driver
@@ -188,6 +192,7 @@ func (c *claims) publish(offers []*allocator.Resource, p *plan, inv *gpu.Invento
 		c.plan.Store(p)
 	}
 	c.placement = cfg.Shares.Placement
+	c.maxCeiling.Store(int32(cfg.Shares.MaxCeiling))
 	c.updatePool(dra.Devices(inv, c.order(inv, offered), cluster.TaintEffect(cfg.Allocation.TaintEffect)))
 	c.driver.UpdateHealth(health)
 	c.start()

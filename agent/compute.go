@@ -105,15 +105,17 @@ func (c *computeLimits) alone(ctx context.Context, do func() error) error {
 	}
 }
 
-// percentage implements dra.Config.MPSPercentage: the cores of the claim, unless its configuration sets a ceiling.
-func (c *computeLimits) percentage(id string, amount allocator.Amount, ceiling int) int {
+// percentage returns the maximum compute time of a claim that has a part of a device: its cores, unless its configuration
+// sets a ceiling. maximum limits the ceiling, but does not reduce the cores.
+func (c *computeLimits) percentage(id string, amount allocator.Amount, ceiling, maximum int) int {
 	if !amount.Partial() || !c.isCeiled(id) {
 		return 0
 	}
-	if ceiling != 0 {
-		return ceiling
+	cores := int(amount.Cores)
+	if ceiling == 0 {
+		return cores
 	}
-	return int(amount.Cores)
+	return min(ceiling, max(maximum, cores))
 }
 
 // isCeiled reports whether claims share a GPU through MPS.

@@ -340,7 +340,7 @@ func TestComputeLimitsWaitEnds(t *testing.T) {
 func TestMPSPercentage(t *testing.T) {
 	n := newCeiledNode(t)
 	quarter := allocator.Amount{Cores: 25, Memory: 1 << 30}
-	if got := n.limits.percentage("GPU-a", quarter, 0); got != 0 {
+	if got := n.limits.percentage("GPU-a", quarter, 0, 100); got != 0 {
 		t.Errorf("%d for a GPU that is not advertised", got)
 	}
 	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
@@ -354,11 +354,14 @@ func TestMPSPercentage(t *testing.T) {
 	}, now)
 	n.limits.gate.Advertise(ledger)
 	for _, tc := range []struct {
-		amount        allocator.Amount
-		ceiling, want int
-	}{{quarter, 0, 25}, {quarter, 60, 60}, {allocator.Amount{}, 0, 0}, {allocator.Amount{Cores: 100, Memory: 1 << 30}, 0, 0}} {
-		if got := n.limits.percentage("GPU-a", tc.amount, tc.ceiling); got != tc.want {
-			t.Errorf("%+v with ceiling %d: %d, want %d", tc.amount, tc.ceiling, got, tc.want)
+		amount                 allocator.Amount
+		ceiling, maximum, want int
+	}{
+		{quarter, 0, 100, 25}, {quarter, 60, 100, 60}, {quarter, 60, 50, 50}, {quarter, 60, 10, 25}, {quarter, 20, 10, 20}, {quarter, 0, 10, 25},
+		{allocator.Amount{}, 0, 100, 0}, {allocator.Amount{Cores: 100, Memory: 1 << 30}, 0, 100, 0},
+	} {
+		if got := n.limits.percentage("GPU-a", tc.amount, tc.ceiling, tc.maximum); got != tc.want {
+			t.Errorf("%+v with ceiling %d of at most %d: %d, want %d", tc.amount, tc.ceiling, tc.maximum, got, tc.want)
 		}
 	}
 }

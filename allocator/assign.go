@@ -60,7 +60,7 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 		if m != nil {
 			memory = m.MemoryBytes
 		}
-		capacity, tooSmall := p.capacity(a.Rule, memory)
+		capacity, tooSmall := p.capacity(a.Rule, class, memory)
 		a.Device.Class, a.Device.Sharing, a.Device.Capacity = class, a.Rule.Share, capacity
 		a.Device.Unenforceable = !unenforced.None() && g.MemoryLimits != ""
 		a.Device.Fault = cmp.Or(a.Device.Fault, p.variantFault(a.Device), tooSmall, unenforced)

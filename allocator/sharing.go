@@ -94,11 +94,14 @@ type Shares struct {
 
 	// Mechanism that divides the compute time.
 	Compute Compute `yaml:"compute"`
+
+	// Maximum of the computeCeiling of a claim, in percent, from 1 to 100. It does not reduce the cores of a claim.
+	MaxCeiling int `yaml:"maxCeiling"`
 }
 
 // DefaultShares returns the Shares of a config that sets none of their keys.
 func DefaultShares() Shares {
-	return Shares{MemoryScaling: 1, Reserve: "0", Placement: Pack, Compute: ComputeTimeSlice}
+	return Shares{MemoryScaling: 1, Reserve: "0", Placement: Pack, Compute: ComputeTimeSlice, MaxCeiling: 100}
 }
 
 // Problems returns the problems of the config, each starting with its key.
@@ -116,6 +119,9 @@ func (s Shares) Problems() (found []string) {
 	if s.Compute != ComputeTimeSlice && s.Compute != ComputeCeiling {
 		invalid("compute: want %s or %s, got %q", ComputeTimeSlice, ComputeCeiling, s.Compute)
 	}
+	if s.MaxCeiling < 1 || s.MaxCeiling > 100 {
+		invalid("maxCeiling: want a percentage from 1 to 100, got %d", s.MaxCeiling)
+	}
 	return found
 }
 
@@ -127,24 +133,25 @@ func (s Shares) reserved() (bytes float64, ok bool) {
 	return bytes, ok && !math.IsInf(bytes, 1)
 }
 
-// offered returns the memory that claims can get of a device with this much memory, in bytes, a multiple of ShareStep.
-func (s Shares) offered(memory uint64) uint64 {
+// offered returns the memory that claims can get of a device with this much memory and shares of a class, in bytes, a
+// multiple of ShareStep.
+func (s Shares) offered(class Class, memory uint64) uint64 {
 	reserved, _ := s.reserved()
-	if s.Compute == ComputeCeiling {
+	if class == Ceiled {
 		reserved += mpsMemory
 	}
 	bytes := (float64(memory) - reserved) * s.MemoryScaling
 	return uint64(max(0, bytes)) / ShareStep * ShareStep
 }
 
-// capacity returns the total that claims can get of a device with this much memory, in bytes; zero if the rule does not
-// share it between claims. The fault is set if the memory is unknown or does not suffice.
-func (p Policy) capacity(r Rule, memory uint64) (Amount, gpu.Fault) {
+// capacity returns the total that claims can get of a device with this much memory, in bytes, and shares of a class; zero
+// if the rule does not share it between claims. The fault is set if the memory is unknown or does not suffice.
+func (p Policy) capacity(r Rule, class Class, memory uint64) (Amount, gpu.Fault) {
 	switch r.Share {
 	case ShareReplicas:
 		return Amount{Replicas: uint64(r.Replicas)}, gpu.Fault{}
 	case ShareMemory:
-		offered := p.Shares.offered(memory)
+		offered := p.Shares.offered(class, memory)
 		switch {
 		case memory == 0:
 			return Amount{}, configFault("remove share from its rule", "cannot be shared by memory: the driver does not report its size")

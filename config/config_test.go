@@ -42,7 +42,7 @@ health: {probeInterval: 1m30s}
 	want.MIG.Strategy = allocator.MIGMixed
 	want.Health.ProbeInterval = 90 * time.Second
 	want.Allocation.Mode = allocator.ModeDRA
-	want.Shares = allocator.Shares{MemoryScaling: 0.9, Reserve: "512Mi", Placement: allocator.Spread, Compute: allocator.ComputeTimeSlice}
+	want.Shares = allocator.Shares{MemoryScaling: 0.9, Reserve: "512Mi", Placement: allocator.Spread, Compute: allocator.ComputeTimeSlice, MaxCeiling: 100}
 	want.Resources = allocator.Rules{{Name: "nvidia.com/gpu", Share: allocator.ShareMemory, Level: allocator.LevelAny}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -63,6 +63,7 @@ func constraints(s source) map[string]schema {
 		"config.Remediation.Faults":            {"items": schema{"anyOf": []schema{{"enum": faultSelectors(s)}, {"pattern": `^xid_(0|[1-9][0-9]*)$`}}}},
 		"allocator.Shares.MemoryScaling":       {"exclusiveMinimum": 0, "maximum": 1},
 		"allocator.Shares.Reserve":             {"type": []string{"string", "integer"}, "pattern": size, "maximum": 0, "minimum": 0},
+		"allocator.Shares.MaxCeiling":          {"minimum": 1, "maximum": 100},
 		"allocator.Monitoring.Resource":        {"anyOf": extendedResource()["anyOf"], "not": schema{"pattern": standardResource}},
 		"allocator.Monitoring.Count":           {"minimum": 1, "maximum": allocator.MaxMonitors},
 		"allocator.Rule":                       {"allOf": ruleConstraints()},
