@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/internal/host"
-	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -113,19 +111,13 @@ func (c *claims) forward(ctx context.Context, changed chan<- struct{}) {
 }
 
 // observe adds the prepared claims and the acknowledged slices to an observation that already has the gate's grants.
-// prepared are the claims in the kubelet's checkpoint, which also lists pods that started after the claim was prepared.
-func (c *claims) observe(o *allocator.Observation, r partResolver, prepared []kubelet.PreparedClaim) {
+func (c *claims) observe(o *allocator.Observation, r partResolver) {
 	if c == nil { // without a DRA driver, the kubelet deletes the slices, and no claim can be prepared
 		now := time.Now()
 		o.Pool, o.Allocations = allocator.Pool{Acknowledged: now}, &allocator.Allocations{Requested: now, Received: now}
 		return
 	}
 	for _, claim := range c.gate.Claims() {
-		for _, p := range prepared {
-			if p.UID == claim.UID {
-				claim.Pods = union(claim.Pods, p.Pods)
-			}
-		}
 		claim.Parts = make([]allocator.Part, len(claim.Devices))
 		for i, id := range claim.Devices {
 			claim.Parts[i] = r.device(id)
@@ -160,13 +152,6 @@ func (c *claims) allocated(ctx context.Context) (map[string]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// union returns the elements of both, sorted.
-func union(a, b []string) []string {
-	all := slices.Concat(a, b)
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // publish updates the slices, the features that claims can select, and the health that the kubelet receives. The driver
@@ -290,9 +275,8 @@ func (c *claims) unrecorded() (unrecorded []status.Claim) {
 		recorded[r.UID] = true
 	}
 	for _, claim := range c.gate.Claims() {
-		full, _, _ := strings.Cut(claim.Name, " ") // without the pods
-		if namespace, name, _ := strings.Cut(full, "/"); !recorded[claim.UID] {
-			unrecorded = append(unrecorded, status.Claim{Namespace: namespace, Name: name, UID: claim.UID, Devices: slices.Concat(claim.Devices, claim.Admin)})
+		if !recorded[claim.UID] {
+			unrecorded = append(unrecorded, status.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Devices: slices.Concat(claim.Devices, claim.Admin)})
 		}
 	}
 	return unrecorded

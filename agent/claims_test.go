@@ -111,8 +111,8 @@ func TestRestoredAdminAccess(t *testing.T) {
 		_, _ = io.WriteString(w, strings.Replace(claim, "NAME", r.URL.Path[len(r.URL.Path)-1:], 1)) // claim b was replaced by another one
 	}))
 	defer api.Close()
-	a := allocator.Claim{UID: "a", Name: "default/a", Pods: []string{"pod"}, Devices: []string{"GPU-1"}, Admin: []string{"GPU-0"}}
-	b := allocator.Claim{UID: "b", Name: "default/b", Devices: []string{"GPU-2"}}
+	a := allocator.Claim{UID: "a", Namespace: "default", Name: "a", Pods: []string{"pod"}, Devices: []string{"GPU-1"}, Admin: []string{"GPU-0"}}
+	b := allocator.Claim{UID: "b", Namespace: "default", Name: "b", Devices: []string{"GPU-2"}}
 	restores := func(want ...allocator.Claim) {
 		t.Helper()
 		c := &claims{driverName: "gpu.nvidia.com", poolName: "node", node: host.NewRoot("/"), kubeletDir: dir,

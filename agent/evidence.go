@@ -34,7 +34,6 @@ type evidence struct {
 	pods        *allocator.PodResources
 	checkpoint  *kubelet.Checkpoint
 	runtime     *containers
-	prepared    []kubelet.PreparedClaim // of all DRA drivers
 	allocations *allocator.Allocations
 }
 
@@ -58,9 +57,6 @@ func (e *evidence) merge(newer evidence) {
 	}
 	if newer.runtime != nil {
 		e.runtime = newer.runtime
-	}
-	if newer.prepared != nil {
-		e.prepared = newer.prepared
 	}
 	if newer.allocations != nil {
 		e.allocations = newer.allocations
@@ -254,7 +250,7 @@ func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidenc
 	query(todo.Pods, func(ctx context.Context) error { e.pods, err = c.pods(ctx); return err })
 	query(todo.Checkpoint, func(ctx context.Context) error { e.checkpoint, err = c.checkpoint(ctx, todo.Resend != ""); return err })
 	query(todo.Runtime, func(ctx context.Context) error { e.runtime, err = c.containers(ctx); return err })
-	query(todo.Runtime, func(context.Context) error { e.prepared, err = kubelet.PreparedClaims(c.cfg.kubeletRoot()); return err })
+	query(todo.Runtime, func(context.Context) error { return c.claims.readPods() })
 	if todo.Allocations {
 		ctx, cancel := context.WithTimeout(ctx, claimsTimeout)
 		defer cancel()

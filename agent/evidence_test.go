@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -34,50 +32,6 @@ func TestSlowRuntimeIsNotAbsent(t *testing.T) {
 	c.runtimes.responded = true
 	if _, err := c.containers(t.Context()); err == nil {
 		t.Error("a runtime that has responded before is skipped")
-	}
-}
-
-// The last prepared claims are kept while the kubelet's DRA checkpoint cannot be read: their pods may hold devices.
-func TestPreparedClaimsAreKept(t *testing.T) {
-	root := t.TempDir()
-	kubeletDir := filepath.Join(root, "var/lib/kubelet")
-	path := filepath.Join(kubeletDir, "dra_manager_state")
-	if err := os.MkdirAll(filepath.Join(kubeletDir, "pods"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	c := collector{cfg: Config{Node: host.NewRoot(root), KubeletDir: filepath.Join(root, "none")},
-		log: slog.New(slog.DiscardHandler), started: time.Now().Add(-2 * firstResponseTimeout)}
-	var e evidence
-	collect := func() []kubelet.PreparedClaim {
-		newer, _ := c.collect(t.Context(), allocator.Todo{Runtime: true})
-		if newer.runtime == nil {
-			t.Fatal("no response of the runtime")
-		}
-		e.merge(newer)
-		return e.prepared
-	}
-	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(`{"Data":"{\"ClaimInfoStateList\":[{\"ClaimUID\":\"u\",\"PodUIDs\":{\"p\":{}}}]}"}`)
-	if got := collect(); len(got) != 1 {
-		t.Fatalf("got the claims %+v, want one", got)
-	}
-	write("{")
-	if got := collect(); len(got) != 1 {
-		t.Errorf("with a damaged file: got the claims %+v, want the earlier one", got)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if got := collect(); len(got) != 1 {
-		t.Errorf("without a file: got the claims %+v, want the earlier one", got)
-	}
-	write(`{"Data":"{\"ClaimInfoStateList\":[]}"}`)
-	if got := collect(); len(got) != 0 {
-		t.Errorf("after the claim has ended: got %+v", got)
 	}
 }
 

@@ -34,9 +34,33 @@ func (c *claims) restore(ctx context.Context, log *slog.Logger) {
 			log.Warn("claim without a record not read, assuming that it holds all of its devices", "uid", p.UID, "err", err)
 		}
 		claim := c.claim(p, admin)
-		log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.Name, "uid", p.UID, "devices", claim.Devices, "admin", claim.Admin)
+		log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.String(), "uid", p.UID, "devices", claim.Devices, "admin", claim.Admin)
 		c.gate.Restore(claim)
 	}
+}
+
+// readPods adds to the gate the pods that have joined a claim according to the kubelet's checkpoint.
+func (c *claims) readPods() error {
+	if c == nil {
+		return nil
+	}
+	began := time.Now()
+	prepared, err := kubelet.PreparedClaims(c.node, c.kubeletDir)
+	c.join(prepared, began)
+	return err
+}
+
+// join adds to the gate the pods that have joined a claim. prepared are the claims in the kubelet's checkpoint, nil if
+// they are not known, and began is a time before they were read.
+func (c *claims) join(prepared []kubelet.PreparedClaim, began time.Time) {
+	if c == nil || prepared == nil {
+		return
+	}
+	pods := map[string][]string{}
+	for _, p := range prepared {
+		pods[p.UID] = p.Pods
+	}
+	c.gate.Join(pods, began)
 }
 
 // adminRequests returns the requests of a claim with admin access, which the kubelet's checkpoint lacks. Without a
@@ -58,7 +82,7 @@ func (c *claims) adminRequests(ctx context.Context, p kubelet.PreparedClaim) (ma
 // claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted. admin are its requests with
 // admin access.
 func (c *claims) claim(p kubelet.PreparedClaim, admin map[string]bool) allocator.Claim {
-	claim := allocator.Claim{UID: p.UID, Name: p.Namespace + "/" + p.Name, Pods: p.Pods}
+	claim := allocator.Claim{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Pods: p.Pods}
 	for _, d := range p.Devices {
 		id, ok := dra.DeviceID(d.Name)
 		switch {

@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/internal/host"
 )
 
@@ -39,5 +42,41 @@ func TestKubeletDevices(t *testing.T) {
 	}
 	if names, err := c.kubeletDevices("uid-a"); err == nil {
 		t.Errorf("devices %q of a damaged checkpoint", names)
+	}
+}
+
+// Pods that joined a claim stay known while the kubelet's checkpoint cannot be read, because they may hold devices.
+func TestJoinedPodsStayKnown(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "dra_manager_state")
+	c := &claims{node: host.NewRoot("/"), kubeletDir: dir, gate: allocator.NewGate(time.Now)}
+	c.gate.Restore(allocator.Claim{UID: "u", Pods: []string{"first"}})
+	for _, tc := range []struct {
+		name, text string
+		fails      bool
+		want       []string
+	}{
+		{"no checkpoint", "", false, []string{"first"}},
+		{"a pod joined", `{"Data":"{\"ClaimInfoStateList\":[{\"ClaimUID\":\"u\",\"PodUIDs\":{\"first\":{},\"joined\":{}}}]}"}`, false, []string{"first", "joined"}},
+		{"the pod left", `{"Data":"{\"ClaimInfoStateList\":[{\"ClaimUID\":\"u\",\"PodUIDs\":{\"first\":{}}}]}"}`, false, []string{"first", "joined"}},
+		{"damaged", "{", true, []string{"first", "joined"}},
+	} {
+		if tc.text != "" {
+			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.readPods(); (err != nil) != tc.fails {
+			t.Errorf("%s: error %v", tc.name, err)
+		}
+		if pods := slices.Sorted(slices.Values(c.gate.Claims()[0].Pods)); !slices.Equal(pods, tc.want) {
+			t.Errorf("%s: pods %q, want %q", tc.name, pods, tc.want)
+		}
+	}
+	if err := errors.Join(os.Remove(path), c.readPods()); err != nil {
+		t.Fatal(err)
+	}
+	if pods := c.gate.Claims()[0].Pods; len(pods) != 2 {
+		t.Errorf("without the file: pods %q, want both", pods)
 	}
 }

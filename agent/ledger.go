@@ -42,7 +42,7 @@ func earliest(a, b time.Time) time.Time {
 // next computes and saves the next ledger. If it cannot be saved, and the file of the previous one remains, no entry becomes
 // available, because the next agent would not track its holders.
 func (l *loop) next() (allocator.Ledger, allocator.Todo) {
-	now, observed := time.Now(), l.observation()
+	observed, now := l.observation(), time.Now() // now is after each grant and ended claim
 	next, todo := allocator.Next(l.ledger, observed, now)
 	l.gate.Withdraw(next)
 	if l.state.save(l.health.Save(), next.Save()) {
@@ -68,7 +68,7 @@ func (l *loop) observation() allocator.Observation {
 	}
 	o.Present = allocator.PresentIn(l.plan.inventory)
 	o.Grants = l.gate.Grants()
-	l.claims.observe(&o, resolver, slices.Concat(l.evidence.prepared, l.running.prepared))
+	l.claims.observe(&o, resolver)
 	o.Lists = map[string]allocator.List{}
 	for _, plugin := range l.plugins {
 		if list := plugin.List(); !list.Stream.IsZero() {

@@ -159,6 +159,7 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 			return func(context.Context) {} // only views use it
 		case u := <-t.running:
 			l.running = u.value
+			l.claims.join(l.running.prepared, l.running.preparedBegan)
 			return func(ctx context.Context) {
 				l.audit()
 				l.advance(ctx)

@@ -53,12 +53,13 @@ const containersInterval = 15 * time.Second
 // running are the running containers, and the kubelet's checkpoints and pod resources with their allocations, each as
 // last read.
 type running struct {
-	containers []runtime.Container
-	checkpoint kubelet.Checkpoint
-	prepared   []kubelet.PreparedClaim
-	holders    []kubelet.Holder // of claims and others; nil while there are no claims
-	listed     bool             // the containers of the kubelet's runtime were listed at least once
-	err        error            // why a part is missing or stale
+	containers    []runtime.Container
+	checkpoint    kubelet.Checkpoint
+	prepared      []kubelet.PreparedClaim
+	preparedBegan time.Time        // before prepared was read
+	holders       []kubelet.Holder // of claims and others; nil while there are no claims
+	listed        bool             // the containers of the kubelet's runtime were listed at least once
+	err           error            // why a part is missing or stale
 }
 
 // watchContainers yields the running containers of the node.
@@ -138,9 +139,10 @@ func (a *Agent) readRunning(ctx context.Context, now *running, lists runningList
 	if err == nil {
 		now.checkpoint = checkpoint
 	}
+	began := time.Now()
 	prepared, errPrepared := kubelet.PreparedClaims(a.cfg.kubeletRoot())
 	if errPrepared == nil {
-		now.prepared = prepared
+		now.prepared, now.preparedBegan = prepared, began
 	}
 	var errHolders error
 	if now.holders = nil; slices.ContainsFunc(now.prepared, a.prepares) {

@@ -58,9 +58,10 @@ var kinds = []kind{
 	{"disconnect", outlets, 1, (*world).disconnect},
 	{"publish", 1, 2, func(w *world, _ uint8) bool { return w.publish() }},
 	{"watch slice", 1, 2, func(w *world, _ uint8) bool { return w.watchSlice() }},
-	{"schedule", 2, 6, anyOf(2, func(w *world, i uint8) bool { return w.schedule(i == 1) })},
+	{"schedule", 2, 5, anyOf(2, func(w *world, i uint8) bool { return w.schedule(i == 1) })},
+	{"join", podSlots, 3, anyOf(podSlots, (*world).join)},
 	{"prepare", podSlots, 5, anyOf(podSlots, (*world).prepare)},
-	{"unprepare", 1, 4, func(w *world, _ uint8) bool { return w.unprepare() }},
+	{"unprepare", podSlots, 4, anyOf(podSlots, (*world).unprepare)},
 	{"get ready", 1, 1, func(w *world, _ uint8) bool { return w.getReady() }},
 	{"restart kubelet", 1, 1, func(w *world, _ uint8) bool { return w.restartKubelet() }},
 	{"pass", 1, 14, func(w *world, _ uint8) bool { return w.pass() }},
@@ -124,9 +125,11 @@ func (w *world) runKubelet() bool {
 		_ = !p.hangs && w.prepare(i)
 		w.landAll()
 		_ = !p.hangs && w.start(i)
-		_ = (!p.hangs || due && !w.tracks(p)) && w.appear(i)
+		_ = (!p.hangs || due && p.reference == unreferenced && !w.tracks(p)) && w.appear(i)
 	}
-	w.unprepareStopped()
+	for i := range uint8(podSlots) {
+		_ = w.pods[i].container == absent && w.unprepare(i)
+	}
 	return true
 }
 

@@ -6,22 +6,34 @@ import (
 	"time"
 )
 
-// breadthDepth is the search depth of TestModelBreadth.
-const breadthDepth = 5
+// searches are the searches of TestModelBreadth: the first actions, and those of which all sequences up to a depth
+// follow. kinds describes them and their arguments.
+var searches = map[string]struct {
+	first, then string
+	depth       int
+}{
+	// The two configs advertise the GPU under different outlets.
+	"a pod in admission": {"rounds 3; create 0", `run agent; reconcile; close; configure 0; configure 1; create 0; create 1; allocate 0;
+		insert 0; write 0; land 0; land 1; start 0; appear 0; end 0; force 0; stop 0; process 0; process 1; query 1; query 2; deliver 2;
+		pass; rounds 1; restart agent; restart agent, no state; restart kubelet`, 5},
+	"a pod joins a prepared claim": {"configure 5; rounds 3; schedule; prepare 0; start 2; join 2", `run agent; schedule; join 1;
+		prepare 0; prepare 1; start 1; appear 1; appear 2; end 1; end 2; force 1; force 2; stop 1; stop 2; unprepare 1; unprepare 2;
+		query 3; deliver 3; pass; restart agent; restart agent, no state; restart agent, no records; restart kubelet`, 5},
+}
 
-// breadthActions are the actions of TestModelBreadth. kinds describes them and their arguments. The two configs
-// advertise the GPU under different outlets.
-var breadthActions = `run agent; reconcile; close; configure 0; configure 1; create 0; create 1; allocate 0; insert 0; write 0; land 0; land 1;
-	start 0; appear 0; end 0; force 0; stop 0; process 0; process 1; query 1; query 2; deliver 2; pass; rounds 1;
-	restart agent; restart agent, no state; restart kubelet`
-
-// TestModelBreadth runs all sequences of some actions up to a depth, from a converged node with a pod in admission.
+// TestModelBreadth runs the searches.
 func TestModelBreadth(t *testing.T) {
-	actions, err := parseScript(breadthActions)
+	for name, s := range searches {
+		t.Run(name, func(t *testing.T) { searchBreadth(t, s.first, s.then, s.depth) })
+	}
+}
+
+func searchBreadth(t *testing.T, first, then string, depth int) {
+	actions, err := parseScript(then)
 	if err != nil {
 		t.Fatal(err)
 	}
-	prefix, err := parseScript("rounds 3; create 0")
+	prefix, err := parseScript(first)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +48,7 @@ func TestModelBreadth(t *testing.T) {
 	seed := maphash.MakeSeed()
 	seen := map[uint64]bool{}
 	level := []node{{w, prefix}}
-	for range breadthDepth {
+	for range depth {
 		var below []node
 		for _, n := range level {
 			for _, a := range actions {
@@ -66,27 +78,36 @@ func (w *world) hash(seed maphash.Seed) uint64 {
 	mix(maphash.Comparable(seed, w.ledger.bootstrap))
 	mix(maphash.Comparable(seed, w.ledger.checkpoint))
 	mix(maphash.Comparable(seed, w.ledger.start))
+	mixEnded := func(ended []EndedClaim) {
+		for _, c := range ended {
+			mix(maphash.Comparable(seed, [...]any{c.Number, c.At, c.Amount, len(c.Pods), c.Joins}))
+		}
+	}
 	for _, e := range w.ledger.entries {
+		mixEnded(e.ended)
 		for _, p := range e.pods {
 			mix(maphash.String(seed, p))
 		}
 		mix(maphash.Comparable(seed, struct {
 			entryFields
-			accepts, dirty                                          bool
-			seq, endedClaims                                        uint64
-			last, withdrawn, processed, unrecorded, released, ended time.Time
+			accepts, dirty                                   bool
+			seq, lastEnded                                   uint64
+			last, withdrawn, processed, unrecorded, released time.Time
+			joins                                            Joins
 		}{
-			entryFields{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain}, e.accepts, e.dirty, e.seq, e.endedClaims, e.last, e.withdrawn,
-			e.processed, e.unrecorded, e.released, e.ended,
+			entryFields{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain}, e.accepts, e.dirty, e.seq, e.lastEnded, e.last, e.withdrawn,
+			e.processed, e.unrecorded, e.released, e.joins,
 		}))
 	}
 	for _, k := range keys {
 		if d := w.gate.entries[k.Key]; d != nil {
-			mix(maphash.Comparable(seed, [...]any{d.grant.Seq, d.grant.Last, d.grant.Closed, len(d.grant.Pods), d.open}))
+			mixEnded(d.grant.Ended)
+			mix(maphash.Comparable(seed, [...]any{d.grant.Seq, d.grant.Last, d.grant.Closed, len(d.grant.Pods), d.grant.LastEnded, d.open}))
 		}
 	}
+	mix(maphash.Comparable(seed, w.gate.reads))
 	for _, c := range w.gate.Claims() {
-		mix(maphash.String(seed, c.UID))
+		mix(maphash.Comparable(seed, [...]any{c.UID, len(c.Pods)}))
 	}
 	for _, s := range w.saved.Entries {
 		mix(maphash.Comparable(seed, entryFields{s.Key, s.Part, s.State, s.Features, s.Capacity, s.Drain}))

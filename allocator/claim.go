@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 )
 
 // ErrHeld means that a device is not available yet, for example because another claim or pod may still use it.
@@ -15,9 +16,10 @@ const MaxClaimPods = 1024
 
 // Claim is a ResourceClaim with devices of this node.
 type Claim struct {
-	UID  string
-	Name string   // namespace/name, for messages
-	Pods []string // UIDs of the pods that it is reserved for
+	UID             string
+	Namespace, Name string
+	Pods            []string // UIDs of its pods, as far as they are known; see Gate.Join
+	PodNames        string   // of its first pods, for messages; empty if unknown
 
 	Devices []string          // IDs in the slice; a shared device can occur several times
 	Amounts map[string]Amount // of shared devices, by ID; a claim without an amount has all of the device
@@ -26,6 +28,15 @@ type Claim struct {
 	// Parts are the parts of Devices, in the same order, and only set in an Observation. They are used only if the ledger
 	// lacks the entry. The zero Part is an unknown one.
 	Parts []Part
+}
+
+// String returns the names of the claim and of its first pods.
+func (c Claim) String() string {
+	name := c.Namespace + "/" + c.Name
+	if c.PodNames == "" {
+		return name
+	}
+	return name + " of pod " + c.PodNames
 }
 
 // distinct returns the IDs of Devices, each once and sorted.
@@ -66,11 +77,7 @@ func (g *Gate) Prepare(c Claim) error {
 	for _, id := range c.distinct() {
 		g.seq++
 		d := g.entries[Key{SliceOutlet, id}]
-		pods := c.Pods
-		if d.entry.shared() && d.grant.Seq != d.entry.seq { // keep the pods of grants that no ledger contains yet
-			pods = slices.Concat(d.grant.Pods, pods)
-		}
-		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), pods
+		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), c.Pods
 	}
 	return nil
 }
@@ -103,14 +110,17 @@ func (g *Gate) checkClaimable(c Claim, id string, errs *problems) {
 	}
 	for _, other := range g.claims {
 		if slices.Contains(other.Devices, id) {
-			errs.add(ErrHeld, "%s is prepared for claim %s", id, other.Name)
+			errs.add(ErrHeld, "%s is prepared for claim %s", id, other)
 			return
 		}
 	}
-	if d.entry.dirty || d.grant.Seq != d.entry.seq {
+	if !d.unused() {
 		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
 	}
 }
+
+// unused reports whether no container of a claim that was unprepared may use a device.
+func (d *gateEntry) unused() bool { return !d.entry.dirty && d.grant.Seq == d.entry.seq }
 
 // checkShare adds a problem to errs if the free capacity of a shared device does not suffice for a claim.
 func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
@@ -120,19 +130,23 @@ func (g *Gate) checkShare(c Claim, d *gateEntry, errs *problems) {
 		errs.add(ErrUnhealthy, "%s: the claim has %s of it, but its capacity is %s", id, wanted, capacity)
 		return
 	}
-	if !d.entry.ended.IsZero() || d.grant.EndedClaims != d.entry.endedClaims {
-		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
-		return
-	}
 	total := wanted
 	var holders []string
 	for _, other := range g.claims {
 		if slices.Contains(other.Devices, id) {
 			total = total.Add(other.amount(id, capacity))
-			holders = append(holders, other.Name)
+			holders = append(holders, other.String())
 		}
 	}
-	if !total.within(capacity) {
+	prepared := total
+	for _, ended := range slices.Concat(d.entry.ended, d.unobserved()) {
+		total = total.Add(ended.Amount.of(capacity))
+	}
+	switch {
+	case total.within(capacity):
+	case prepared.within(capacity):
+		errs.add(ErrHeld, "%s: containers of an earlier claim may still use it", id)
+	default:
 		slices.Sort(holders)
 		errs.add(ErrHeld, "%s: the claim has %s of %s, but the device is prepared for claims %s", id, wanted, capacity, strings.Join(holders, ", "))
 	}
@@ -183,15 +197,8 @@ func HeldByClaims(claims []Claim) map[string]Amount {
 	return held
 }
 
-// amount returns the claim's amount of a shared device with a capacity. All cores stand for the whole device, since no
-// other claim can use it.
-func (c Claim) amount(id string, capacity Amount) Amount {
-	a := c.Amounts[id]
-	if a == (Amount{}) || a.Cores >= WholeCores {
-		return capacity
-	}
-	return a
-}
+// amount returns the claim's amount of a shared device with a capacity.
+func (c Claim) amount(id string, capacity Amount) Amount { return c.Amounts[id].of(capacity) }
 
 // refusal returns the sentinel for the refusal of an entry that the gate does not grant: ErrHeld if the entry can
 // become available, once others are released or its CDI device is verified, else ErrUnhealthy. An entry that drains for
@@ -218,16 +225,54 @@ func (g *Gate) Claim(uid string) (c Claim, prepared bool) {
 	return c, prepared
 }
 
-// Unprepare ends the use of devices by a claim. Other claims get them once no container uses them any more.
+// Join adds pods to the prepared claims, by UID: the kubelet does not call Prepare for a pod that joins a prepared claim.
+// began is a time before the pods were read from its records.
+func (g *Gate) Join(pods map[string][]string, began time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for uid, c := range g.claims {
+		c.Pods = withPods(c.Pods, pods[uid])
+		g.claims[uid] = c
+	}
+	if now := g.now(); !now.Before(g.reads[0].done.Add(settle)) {
+		g.reads = [2]podsRead{{began, now}, g.reads[0]}
+	}
+}
+
+// Unprepare ends the use of devices by a claim. Claims get them once no container uses them any more.
 func (g *Gate) Unprepare(uid string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, id := range g.claims[uid].distinct() {
+	c, now := g.claims[uid], g.now()
+	ended := EndedClaim{At: now, Pods: c.Pods, Joins: Joins{From: g.reads[1].began, Until: now}}
+	if !g.reads[0].done.Add(settle).After(now) {
+		ended.Joins.From = g.reads[0].began
+	}
+	for _, id := range c.distinct() {
 		if d := g.entries[Key{SliceOutlet, id}]; d != nil {
-			d.grant.EndedClaims++
+			d.grant.LastEnded++
+			ended.Number, ended.Amount = d.grant.LastEnded, c.Amounts[id]
+			d.grant.Ended = append(slices.Clip(d.grant.Ended), ended)
 		}
 	}
 	delete(g.claims, uid)
+}
+
+// Cancel ends a claim for which Prepare was called, but whose containers have never had its devices.
+func (g *Gate) Cancel(uid string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.claims, uid)
+}
+
+// unobserved returns the ended claims that the latest ledger does not contain.
+func (d *gateEntry) unobserved() (ended []EndedClaim) {
+	for _, c := range d.grant.Ended {
+		if c.Number > d.entry.lastEnded {
+			ended = append(ended, c)
+		}
+	}
+	return ended
 }
 
 // Changed returns a channel that is closed when a device may have become free.

@@ -19,6 +19,8 @@ type sliceAgent struct {
 	now    time.Time
 	o      Observation
 	todo   Todo
+
+	sandboxes map[string]time.Time // that the runtime reports
 }
 
 func newSliceAgent(t *testing.T) *sliceAgent {
@@ -40,7 +42,7 @@ func (s *sliceAgent) next(containers ...Container) {
 	s.Helper()
 	s.now = s.now.Add(time.Second)
 	if s.todo.Runtime {
-		s.o.Runtime = &Runtime{Requested: s.now, Received: s.now, Containers: containers}
+		s.o.Runtime = &Runtime{Requested: s.now, Received: s.now, Containers: containers, Sandboxes: s.sandboxes}
 	}
 	for again := true; again; again = len(s.todo.Close) > 0 {
 		s.gate.Close(s.todo.Close)
@@ -54,7 +56,7 @@ func (s *sliceAgent) next(containers ...Container) {
 }
 
 func claim(uid string) Claim {
-	return Claim{UID: uid, Name: "default/" + uid, Pods: []string{"pod-" + uid}, Devices: []string{gpu0}}
+	return Claim{UID: uid, Namespace: "default", Name: uid, Pods: []string{"pod-" + uid}, Devices: []string{gpu0}}
 }
 
 func (s *sliceAgent) refuses(c Claim, kind error, reason string) {
@@ -110,10 +112,67 @@ func TestClaimWaitsForEarlierContainers(t *testing.T) {
 	s.prepares(claim("b"))
 }
 
+// A pod that joined a claim may not be known. While a sandbox may be that of such a pod, claims wait until its container is
+// visible, a settle after the end of the claim.
+func TestClaimThatPodsJoined(t *testing.T) {
+	at := func(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
+	whole := Part{GPU: gpu0, Extent: ExtentWhole}
+	for _, tc := range []struct {
+		name      string
+		sandboxes map[string]time.Time
+		waits     bool
+	}{
+		{"none", nil, false},
+		{"before the last read", map[string]time.Time{"x": at(9)}, false},
+		{"after the last read", map[string]time.Time{"x": at(10)}, true},
+		{"at the end of the claim", map[string]time.Time{"x": at(18)}, true},
+		{"after the end of the claim", map[string]time.Time{"x": at(19)}, false},
+		{"of a known pod", map[string]time.Time{"joined": at(4)}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSliceAgent(t)
+			s.prepares(claim("a"))
+			for s.now.Before(at(18)) {
+				s.next()
+				switch s.now {
+				case at(5):
+					s.gate.Join(map[string][]string{"a": {"joined"}}, at(4))
+				case at(11):
+					s.gate.Join(nil, at(10))
+				case at(14): // less than a settle before the end of the claim
+					s.gate.Join(nil, at(13))
+				}
+			}
+			s.gate.Unprepare("a")
+			s.sandboxes = tc.sandboxes
+			s.next()
+			s.next()
+			for s.now.Before(at(18).Add(settle)) {
+				if err := s.gate.Prepare(claim("b")); (err != nil) != tc.waits {
+					t.Fatalf("Prepare of b after %s: error %v", s.now.Sub(at(18)), err)
+				}
+				s.next()
+			}
+			delete(s.sandboxes, "joined")
+			for !s.todo.Runtime && tc.waits {
+				s.next()
+			}
+			s.next(Container{Pod: "x", Part: whole})
+			if !tc.waits {
+				return
+			}
+			s.refuses(claim("b"), ErrHeld, "containers of an earlier claim")
+			s.next()
+			s.next()
+			s.prepares(claim("b"))
+		})
+	}
+}
+
 // A claim with admin access neither waits for other claims nor makes them wait.
 func TestAdminClaims(t *testing.T) {
 	s := newSliceAgent(t)
-	admin := Claim{UID: "m", Name: "default/m", Pods: []string{"monitor"}, Admin: []string{gpu0}}
+	admin := Claim{UID: "m", Namespace: "default", Name: "m", Pods: []string{"monitor"}, Admin: []string{gpu0}}
 	s.prepares(claim("a"))
 	s.prepares(admin)
 	s.gate.Unprepare("a")
@@ -124,7 +183,7 @@ func TestAdminClaims(t *testing.T) {
 
 func TestPrepareRefuses(t *testing.T) {
 	s := newSliceAgent(t)
-	s.refuses(Claim{UID: "x", Name: "default/x", Devices: []string{gpu0, "GPU-9"}}, ErrUnknown, "GPU-9")
+	s.refuses(Claim{UID: "x", Namespace: "default", Name: "x", Devices: []string{gpu0, "GPU-9"}}, ErrUnknown, "GPU-9")
 	s.prepares(claim("a")) // the refused claim got no device
 	s.gate.Unprepare("a")
 	s.next()
@@ -211,6 +270,24 @@ func TestGPULeavesTheSlice(t *testing.T) {
 	s.refuses(claim("b"), ErrUnknown, "not in the ResourceSlices")
 }
 
+// A claim gets a device that leaves the slice, if the scheduler allocated it before. It waits for the containers of the
+// previous claim only.
+func TestClaimForDeviceThatLeavesTheSlice(t *testing.T) {
+	s := newSliceAgent(t)
+	s.prepares(claim("a"))
+	s.next()
+	s.gate.Unprepare("a")
+	s.o.Wanted[0].Key = Key{GPUResource, gpu0}
+	s.o.Allocations = &Allocations{Requested: epoch.Add(time.Hour), Claims: map[string]string{gpu0: "default/b"}}
+	s.next()
+	s.next(Container{Pod: "pod-a", Part: Part{GPU: gpu0, Extent: ExtentWhole}})
+	s.refuses(claim("b"), ErrHeld, "containers of an earlier claim")
+	for range 2 * drainInterval / time.Second {
+		s.next()
+	}
+	s.prepares(claim("b"))
+}
+
 // shareGPU changes the plan so that claims share the GPU, and reconciles.
 func (s *sliceAgent) shareGPU(capacity Amount) {
 	s.o.Wanted[0].Part.Share, s.o.Wanted[0].Capacity = Share{Class: MemoryLimited, Unit: ShareMemory}, capacity
@@ -239,9 +316,9 @@ func TestClaimsShare(t *testing.T) {
 	s.refuses(shareClaim("c", 10, 90<<30), ErrUnhealthy, "its capacity is")
 	s.prepares(shareClaim("c", 50, 40<<30))
 	s.prepares(shareClaim("c", 50, 40<<30))
-	for _, uid := range []string{"a", "b", "c"} {
+	for i, uid := range []string{"a", "b", "c"} {
 		s.gate.Unprepare(uid)
-		s.refuses(claim("d"), ErrHeld, "containers of an earlier claim")
+		s.refuses(claim("d"), ErrHeld, [...]string{"for claims default/b, default/c", "for claims default/c", "containers of an earlier claim"}[i])
 		s.next()
 		s.next()
 	}
@@ -249,19 +326,64 @@ func TestClaimsShare(t *testing.T) {
 	s.refuses(shareClaim("e", 1, 256<<20), ErrHeld, "default/d")
 }
 
+// Other claims wait for the part of an ended claim, but neither for other parts nor for that of a canceled claim.
+func TestEndedShare(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	s.prepares(shareClaim("a", 40, 20<<30))
+	s.prepares(shareClaim("b", 30, 20<<30))
+	s.next()
+	s.sandboxes = map[string]time.Time{"x": s.now}
+	s.gate.Unprepare("a")
+	for range 2 {
+		s.refuses(shareClaim("c", 31, 1<<30), ErrHeld, "containers of an earlier claim")
+		s.prepares(shareClaim("c", 30, 1<<30))
+		s.gate.Cancel("c")
+		s.next()
+	}
+	for i := range 20 { // the ends of other claims do not delay that of the part
+		s.prepares(shareClaim(fmt.Sprint(i), 1, 1<<30))
+		s.gate.Unprepare(fmt.Sprint(i))
+		s.next()
+	}
+	s.prepares(shareClaim("c", 40, 1<<30))
+}
+
+// The pod of an ended claim holds the part of that claim while it has a sandbox, also if it has another claim.
+func TestEndedShareOfPodWithTwoClaims(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	a, b := shareClaim("a", 50, 20<<30), shareClaim("b", 50, 20<<30)
+	b.Pods = a.Pods
+	s.prepares(a)
+	s.prepares(b)
+	s.next()
+	s.sandboxes = map[string]time.Time{"pod-a": epoch}
+	s.gate.Unprepare("a")
+	s.gate.Join(map[string][]string{"b": a.Pods}, s.now)
+	for range 10 {
+		s.next()
+		s.refuses(shareClaim("c", 50, 20<<30), ErrHeld, "containers of an earlier claim")
+	}
+	s.sandboxes = nil
+	s.next()
+	s.next()
+	s.prepares(shareClaim("c", 50, 20<<30))
+}
+
 // The runtime is queried until only containers of prepared claims use a shared GPU, even if its entry is not dirty:
 // Next can prove a draining entry free in the call that makes it available again.
 func TestRuntimeQueriedAfterClaimsEnded(t *testing.T) {
 	now := time.Now()
 	for _, tc := range []struct {
-		ended time.Time
+		ended []EndedClaim
 		want  bool
-	}{{time.Time{}, false}, {now, true}} {
+	}{{nil, false}, {[]EndedClaim{{At: now}}, true}} {
 		n := &next{o: &Observation{Runtime: &Runtime{Requested: now.Add(-time.Second)}}, now: now}
 		n.add([]Entry{{Key: Key{SliceOutlet, gpu0}, State: StateAvailable, ended: tc.ended,
 			Part: Part{GPU: gpu0, Extent: ExtentWhole, Share: Share{Class: MemoryLimited, Unit: ShareMemory}}}})
 		if got := n.todo(); got.Runtime != tc.want {
-			t.Errorf("ended at %s: the runtime is queried %t, want %t", tc.ended, got.Runtime, tc.want)
+			t.Errorf("ended %v: the runtime is queried %t, want %t", tc.ended, got.Runtime, tc.want)
 		}
 	}
 }

@@ -106,11 +106,9 @@ type Entry struct {
 	last  time.Time // time of the last grant
 	pods  []string  // UIDs of its pods since the last grant, from checkpoint and claims, sorted; of a draining or shared entry also earlier ones
 
-	// ended is when a claim that shares the entry was last unprepared, or may have been: the agent started, or the entry
-	// became available again while dirty. It is zero once only containers of prepared claims use the entry. endedClaims is
-	// EndedClaims of the last observed Grant.
-	ended       time.Time
-	endedClaims uint64
+	ended     []EndedClaim // claims whose containers may still use the shared entry
+	lastEnded uint64       // Number of the last one in the observed Grants
+	joins     Joins        // of the last claim that has ended, or may have
 
 	// Progress of the release, by the clock of Next.
 	withdrawn  time.Time // when it stopped being available or, if it never was, started to drain; at the earliest the start of the agent; zero before

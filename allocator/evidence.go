@@ -11,7 +11,8 @@ import (
 // that stops responding keeps its last response, since loss of evidence must not change the state of an entry.
 //
 // All times are read in this process, from the same clock as the time passed to Next: Requested before a request is
-// sent, Received after its response is complete. They may only be compared with each other.
+// sent, Received after its response is complete. They may only be compared with each other. The exception is the time of
+// a sandbox, which the runtime reports.
 type Observation struct {
 	Wanted  []Want    // of the plan, in any order
 	Present []Present // GPUs and MIG devices of the inventory, not shares
@@ -139,11 +140,17 @@ type Allocations struct {
 type Runtime struct {
 	Requested, Received time.Time
 	Containers          []Container
-	Sandboxes           map[string]bool // UIDs of pods with a ready sandbox
+	Sandboxes           map[string]time.Time // when the first ready sandbox of a pod was created, by UID
 
 	// Absent is set if no runtime responds. Draining entries are then released without this evidence. Advertised entries
 	// are not proved free, since the runtime may return with its containers.
 	Absent bool
+}
+
+// ready reports whether a pod has a ready sandbox.
+func (r *Runtime) ready(pod string) bool {
+	_, ready := r.Sandboxes[pod]
+	return ready
 }
 
 // Container is one CDI device of a container. Part is never a share, because all shares of a device have the same

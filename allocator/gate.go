@@ -16,7 +16,13 @@ type Gate struct {
 	seq     uint64           // of the last grant; never reused, even if an entry is removed and added again
 	claims  map[string]Claim // prepared, by UID
 	changed chan struct{}    // closed by the next Advertise
+
+	// reads are the last reads by Join that are at least a settle apart, the later one first.
+	reads [2]podsRead
 }
+
+// podsRead is a read of the kubelet's records of the pods of claims.
+type podsRead struct{ began, done time.Time }
 
 // gateEntry is the gate's view of an entry.
 type gateEntry struct {
@@ -29,10 +35,11 @@ type gateEntry struct {
 type Grant struct {
 	Seq    uint64    // of the last grant
 	Last   time.Time // of the last grant, before Allocate or Prepare returned
-	Pods   []string  // UIDs of the pods of the last claim or, if the entry is shared, of all claims since the latest ledger; nil if granted by Allocate
+	Pods   []string  // UIDs of the known pods of the last claim; nil if granted by Allocate
 	Closed bool      // by Close, and not advertised since
 
-	EndedClaims uint64 // number of its claims that were unprepared
+	Ended     []EndedClaim // since the latest ledger
+	LastEnded uint64       // Number of the last ended claim
 }
 
 // NewGate returns a gate that grants nothing. now is the clock whose time is also passed to Next.
@@ -85,7 +92,7 @@ func (g *Gate) Grants() map[Key]Grant {
 	defer g.mu.Unlock()
 	grants := map[Key]Grant{}
 	for k, d := range g.entries {
-		if d.grant.Seq != 0 || d.grant.Closed || d.grant.EndedClaims != 0 {
+		if d.grant.Seq != 0 || d.grant.Closed || len(d.grant.Ended) > 0 {
 			grants[k] = d.grant
 		}
 	}
@@ -132,6 +139,7 @@ func (g *Gate) Advertise(l Ledger) {
 			d = &gateEntry{}
 		}
 		d.entry, d.open = e, e.accepts
+		d.grant.Ended = d.unobserved()
 		if e.accepts {
 			d.grant.Closed = false
 		}

@@ -88,9 +88,11 @@ func (n *next) observe(e *Entry) {
 			}
 			e.addPods(g.Pods)
 		}
-		if g.EndedClaims != e.endedClaims {
-			e.endedClaims = g.EndedClaims
-			e.claimEnded(n.now)
+		for _, c := range g.Ended {
+			if c.Number > e.lastEnded {
+				e.claimEnded(c)
+				e.lastEnded = c.Number
+			}
 		}
 		if g.Closed && e.State == StateDraining {
 			e.release(n.now)
@@ -104,16 +106,9 @@ func (n *next) observe(e *Entry) {
 	}
 }
 
-// claimEnded records that containers of a claim that shares the entry, but is no longer prepared, may still use it.
-func (e *Entry) claimEnded(at time.Time) {
-	if e.shared() {
-		e.ended = at
-	}
-}
-
 // release resets an entry that is free and closed at the gate.
 func (e *Entry) release(now time.Time) {
-	*e = Entry{Key: e.Key, Part: e.Part, State: StateReleased, seq: e.seq, endedClaims: e.endedClaims, released: now}
+	*e = Entry{Key: e.Key, Part: e.Part, State: StateReleased, seq: e.seq, lastEnded: e.lastEnded, released: now}
 }
 
 // reconcile moves each entry towards the plan. It withdraws unwanted entries before it offers any, so that the order of
@@ -200,7 +195,7 @@ func (n *next) offer(e *Entry, w Want) {
 		return
 	}
 	if e.State != StateAvailable && e.dirty {
-		e.claimEnded(n.now)
+		e.claimEnded(EndedClaim{At: n.now, Pods: e.pods, Joins: e.joins})
 	}
 	e.State, e.Features, e.Capacity, e.withdrawn, e.processed = StateAvailable, w.Features, w.Capacity, time.Time{}, time.Time{}
 }

@@ -316,14 +316,14 @@ func TestSavedPods(t *testing.T) {
 	}
 	n.ledger, n.o.Claims = Start(&saved, false, at(0)), nil
 	for _, tc := range []struct {
-		ready bool
-		want  []string
-	}{{true, []string{"pod"}}, {false, nil}} {
+		sandboxes map[string]time.Time
+		want      []string
+	}{{map[string]time.Time{"pod": at(0)}, []string{"pod"}}, {nil, nil}} {
 		n.next(time.Minute)
-		n.o.Runtime = &Runtime{Requested: at(2 * time.Minute), Received: at(2 * time.Minute), Sandboxes: map[string]bool{"pod": tc.ready}}
+		n.o.Runtime = &Runtime{Requested: at(2 * time.Minute), Received: at(2 * time.Minute), Sandboxes: tc.sandboxes}
 		n.next(3 * time.Minute)
 		if got := n.ledger.Save().Entries[0].Pods; !slices.Equal(got, tc.want) {
-			t.Errorf("sandbox ready %t: pods %v, want %v", tc.ready, got, tc.want)
+			t.Errorf("sandboxes %v: pods %v, want %v", tc.sandboxes, got, tc.want)
 		}
 	}
 }

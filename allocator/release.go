@@ -21,7 +21,8 @@ import (
 // For an entry of the slice, step 1 is that the API server has acknowledged slices without it, or that three settles
 // have passed, and step 3 that no claim with it is prepared. If the config withdraws it, step 1 requires the
 // acknowledgment and that it is allocated to no claim, however long that takes, because such a claim could no longer be
-// prepared. In step 4 any later query suffices.
+// prepared. In step 4 any later query suffices if the agent knows the pods of the claim. While there is a ready sandbox that
+// may be that of an unknown pod, the query must be made a settle after the end of the claim (see Joins).
 //
 // After a start without state, the same steps prove that no ID without an entry is held (see bootstrap).
 
@@ -208,56 +209,36 @@ func (n *next) free(e *Entry) bool { return n.deselected(e) && (!e.dirty || n.un
 // unheld reports whether steps 3 and 4 are complete.
 func (n *next) unheld(e *Entry) bool {
 	r := n.o.Runtime
-	return !e.unrecorded.IsZero() && r != nil && !r.Requested.Before(e.visible()) && !n.running(e)
+	return !e.unrecorded.IsZero() && r != nil && !r.Requested.Before(e.queryFrom()) && !n.running(e)
 }
 
-// visible returns the time from which a request to the runtime returns every container that could use an unrecorded
-// entry. For the slice, any request after unrecorded does, since a pod's sandbox exists before its claim is
-// unprepared.
-func (e *Entry) visible() time.Time {
+// queryFrom returns the time from which a request to the runtime returns every container that could use an unrecorded
+// entry, or the sandbox of its pod. For the slice, any request after unrecorded does, since a pod's sandbox exists
+// before its claim is unprepared.
+func (e *Entry) queryFrom() time.Time {
 	if e.sliced() {
 		return e.unrecorded.Add(1)
 	}
 	return e.unrecorded.Add(settle)
 }
 
-// clean marks an entry that is not draining as not dirty if it is proved free, so that it can later be released
-// immediately. It resets ended of a shared entry once only containers of prepared claims use it.
+// clean marks an entry as not dirty if it is proved free, so that it can be granted, or later be released immediately.
 func (n *next) clean(e *Entry) {
-	if !e.ended.IsZero() && n.onlyClaimed(e) {
-		e.ended, e.pods = time.Time{}, n.claimPods(e.ID)
+	n.cleanShares(e)
+	draining := e.State == StateDraining && !e.sliced() // a claim can get a draining entry of the slice
+	if !e.dirty || draining || n.o.Runtime == nil || n.o.Runtime.Absent {
+		return
 	}
-	if e.dirty && e.State != StateDraining && n.unheld(e) && !n.o.Runtime.Absent {
+	if n.unheld(e) {
 		e.dirty, e.unrecorded, e.pods = false, time.Time{}, nil
 	}
-}
-
-// onlyClaimed reports whether only containers of prepared claims use a shared entry.
-func (n *next) onlyClaimed(e *Entry) bool {
-	r := n.o.Runtime
-	if r == nil || r.Absent || !r.Requested.After(e.ended) || n.stray(e.Part) {
-		return false
-	}
-	claimPods := n.claimPods(e.ID)
-	return !slices.ContainsFunc(e.pods, func(uid string) bool { return r.Sandboxes[uid] && !slices.Contains(claimPods, uid) })
-}
-
-// claimPods returns the pods of the prepared claims that have a device of the slice, sorted.
-func (n *next) claimPods(id string) (pods []string) {
-	for _, c := range n.o.Claims {
-		if slices.Contains(c.Devices, id) {
-			pods = append(pods, c.Pods...)
-		}
-	}
-	slices.Sort(pods)
-	return slices.Compact(pods)
 }
 
 // running reports whether a container may use the part: one that the runtime lists, or one that a pod with a ready
 // sandbox is about to start.
 func (n *next) running(e *Entry) bool {
 	r := n.o.Runtime
-	return r == nil || n.stray(e.Part) || slices.ContainsFunc(e.pods, func(pod string) bool { return r.Sandboxes[pod] })
+	return r == nil || n.stray(e.Part) || slices.ContainsFunc(e.pods, r.ready) || n.joined(e.joins)
 }
 
 // findStrays returns the parts of containers whose pod holds no matching entry, according to the checkpoint and the

@@ -68,7 +68,9 @@ func Start(saved *Saved, fresh bool, now time.Time) Ledger {
 		}
 		e := Entry{Key: s.Key, Part: s.Part, State: s.State, Features: s.Features, Capacity: s.Capacity, Drain: s.Drain, dirty: true,
 			last: now, withdrawn: now, pods: slices.Compact(slices.Sorted(slices.Values(s.Pods)))}
-		e.claimEnded(now)
+		if e.sliced() {
+			e.claimEnded(EndedClaim{At: now, Pods: e.pods, Joins: Joins{Until: now}})
+		}
 		switch s.State {
 		case StateReleased:
 			e = Entry{Key: s.Key, Part: s.Part, State: s.State, released: now}

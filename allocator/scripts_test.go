@@ -1,5 +1,17 @@
 package allocator
 
+// A pod joins a claim and is deleted by force while its container is being created, and the GPU is allocated to another
+// claim. The agent reads the kubelet's records after the pod has left the claim, or before.
+const (
+	unknownJoins = `
+		configure 5; rounds 3; schedule; prepare 0; join 2; prepare 1; start 1; force 1; unprepare 1; end 2; unprepare 2;
+		run agent; pass; run agent; run agent; schedule; prepare 0`
+	knownJoins = `
+		configure 5; rounds 3; schedule; prepare 0; run agent; join 2; prepare 1; start 1; pass; query 3; deliver 3; pass; pass;
+		force 1; unprepare 1; end 2; unprepare 2;
+		run agent; pass; run agent; run agent; schedule; prepare 0`
+)
+
 // scripts are action sequences of the model test for rules that random sequences seldom cover, by the name of the mutant
 // that disables the rule. Each violates a property with that mutant, and none with all rules. After a script, the ledger
 // must converge to the plan while the pods that hold wanted devices keep running.
@@ -71,14 +83,44 @@ var scripts = map[string]string{
 		drop old 0; drop old 1; pass; pass; run agent; run agent`,
 	"a claim waits for a ledger with the last grant": `
 		configure 5; rounds 3; schedule; prepare 0; start 0; appear 0; force 0; unprepare; schedule; prepare 0`,
+	"a prepared claim is prepared again": `
+		configure 5; rounds 7; schedule; run kubelet; restart kubelet; join 2; prepare 0`,
+	"a share waits for a ledger with the last ended claim": `
+		configure 6; rounds 6; schedule 1; schedule 1; rounds 4; force 0; schedule 1; unprepare 0; rounds 4`,
+	"the runtime is queried after a claim has ended": `
+		run agent; configure 6; run agent; schedule; run kubelet; force 2; schedule; unprepare 2; run agent; prepare 0`,
+	"a pod may have joined a claim":                                  unknownJoins,
+	"a pod may have joined a claim at its end":                       unknownJoins,
+	"a container of a pod that joined a claim appears after its end": unknownJoins,
+	"pods that joined a claim are known":                             knownJoins,
+	"pods that joined a claim are known at its end":                  knownJoins,
+	"pods that joined a claim are known after its end":               knownJoins,
+	"a pod may have left a claim just before a read": `
+		configure 5; rounds 3; schedule; prepare 0; join 2; prepare 1; start 1; pass;
+		force 1; unprepare 1; query 3; deliver 3; end 2; unprepare 2;
+		run agent; pass; run agent; run agent; schedule; prepare 0`,
+	"a pod may have left a claim just before an earlier read": `
+		configure 5; rounds 3; schedule; prepare 0; join 2; prepare 1; start 1; pass;
+		force 1; unprepare 1; query 3; deliver 3; query 3; deliver 3; end 2; unprepare 2;
+		run agent; pass; run agent; run agent; schedule; prepare 0`,
+	"a pod may have joined a claim when the records were read": `
+		configure 5; rounds 3; schedule; prepare 0; query 3; deliver 3; join 2; prepare 1; start 1; pass; pass;
+		force 1; unprepare 1; end 2; unprepare 2;
+		run agent; pass; run agent; run agent; schedule; prepare 0`,
+	"a share waits for sandboxes without a claim": `
+		configure 6; rounds 3; schedule 1; prepare 0; start 2; pass; query 3; deliver 3; pass; pass;
+		force 2; unprepare 2; run agent; pass; run agent; run agent; schedule 1; prepare 0; schedule 1; prepare 0`,
+	"a pod may have joined a claim of an earlier agent": `
+		configure 5; rounds 3; schedule; prepare 0; join 2; prepare 1; start 1; force 1; unprepare 1; end 2; unprepare 2;
+		restart agent; pass; run agent; run agent; schedule; prepare 0`,
+	"a pod may have joined a claim for a share": `
+		configure 6; rounds 3; schedule 1; prepare 0; force 2; join 2; prepare 1; start 1; force 1; unprepare 1; unprepare 2;
+		run agent; pass; query 3; deliver 3; run agent; schedule 1; prepare 0; schedule 1; prepare 0`,
 	"containers of other shares do not count": `
 		configure 2; rounds 6; create 5; rounds 3; configure 1; rounds 7; rounds 7; configure 2`,
 	"a share waits for containers without a claim": `
 		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; run agent;
 		force 2; unprepare; restart agent, no state; rounds 7; rounds 7; schedule 1; prepare 0`,
-	"a share waits for sandboxes without a claim": `
-		configure 6; rounds 3; schedule 1; prepare 0; start 0; start 1; start 2; schedule 1; prepare 0; run agent; run agent;
-		force 2; unprepare; run agent; pass; run agent; run agent; schedule 1; prepare 0`,
 	"an earlier agent's claims may have ended": `
 		configure 6; rounds 3; schedule 1; run kubelet; schedule 1; run kubelet; run agent;
 		force 2; unprepare; restart agent; schedule 1; prepare 0`,

@@ -39,6 +39,15 @@ func (a Amount) Add(b Amount) Amount {
 	return Amount{a.Cores + b.Cores, a.Memory + b.Memory, a.Replicas + b.Replicas}
 }
 
+// of returns the amount of a device with a capacity that a claim has. All cores, and the zero Amount, stand for the whole
+// device, since no other claim can use it.
+func (a Amount) of(capacity Amount) Amount {
+	if a == (Amount{}) || a.Cores >= WholeCores {
+		return capacity
+	}
+	return a
+}
+
 // Minus returns the difference of two amounts; 0 where b exceeds a.
 func (a Amount) Minus(b Amount) Amount {
 	return Amount{a.Cores - min(a.Cores, b.Cores), a.Memory - min(a.Memory, b.Memory), a.Replicas - min(a.Replicas, b.Replicas)}

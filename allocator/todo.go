@@ -36,7 +36,7 @@ func (n *next) todo() Todo {
 			t.Close = append(t.Close, Closing{e.Key, e.seq})
 		case e.State == StateDraining:
 			t.drain(e)
-		case e.dirty || !e.ended.IsZero():
+		case e.dirty || len(e.ended) > 0:
 			t.every = idleInterval
 			if e.sliced() {
 				t.every = claimInterval
@@ -119,13 +119,26 @@ func (t *planner) requestAllocations(e *Entry) {
 // requestProof requests the sources that prove an entry free.
 func (t *planner) requestProof(e *Entry) {
 	switch {
-	case !e.ended.IsZero():
-		t.requestRuntime(e.ended.Add(1))
+	case len(e.ended) > 0:
+		for _, c := range e.ended {
+			t.requestEnded(c.At, c.Joins)
+		}
 	case !e.dirty, e.sliced() && e.unrecorded.IsZero(): // clean, or its claim is still prepared
 	case e.unrecorded.IsZero():
 		t.requestCheckpoint(e.last, t.o.Pods != nil && t.o.Pods.Held[e.Key], t.running(e))
-	case e.sliced() || t.reached(e.visible()): // for the slice, any request from now on suffices
-		t.requestRuntime(e.visible())
+	case e.sliced():
+		t.requestEnded(e.unrecorded, e.joins)
+	case t.reached(e.queryFrom()):
+		t.requestRuntime(e.queryFrom())
+	}
+}
+
+// requestEnded requests the runtime's containers after the end of a claim and, if a pod that is not known may have joined
+// the claim, again once its container is listed.
+func (t *planner) requestEnded(at time.Time, j Joins) {
+	t.requestRuntime(at.Add(1))
+	if !t.Runtime && t.joined(j) && t.reached(j.visibleAt()) {
+		t.requestRuntime(j.visibleAt())
 	}
 }
 

@@ -1,8 +1,10 @@
 package allocator
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/gpucdi/gpucdi/gpu"
@@ -165,18 +167,30 @@ const (
 	running
 )
 
+// The states of a pod in the kubelet's record of its claim.
+const (
+	unreferenced = iota // the claim is not prepared for the pod, or the kubelet has removed the pod
+	referenced          // the kubelet has restarted, and prepares the claim again for the next pod
+	prepared            // pods that join the claim start without a call to the agent
+)
+
 // pod is a pod with one container that requests a device.
 type pod struct {
 	uid       uint8 // 0: no pod
 	stage     uint8
 	container uint8
 	key, part uint8
+	claim     uint8 // UID of the first pod of its claim; 0 if it has none, or outlives it
+	former    uint8 // claim that it outlives
+	reference uint8 // in the kubelet's record of the claim
 	half      bool  // its claim is for half of the GPU
+	joined    bool  // it joined its claim while that was prepared, so that the agent may not know the pod
 	active    bool  // in the API and not terminated
 	isInit    bool  // the container is an init container
 	hangs     bool  // delayed by hooks, other plugins or the runtime
 	holds     bool  // may use its part, now or later
-	since     int32 // tick at which it was selected, granted or prepared, or its container began to start
+	since     int32 // tick at which it was selected, granted, prepared or unprepared, or its container began to start
+	sandbox   int32 // tick at which its sandbox was created
 }
 
 // record is an ID in the kubelet's records.
@@ -222,8 +236,18 @@ type response struct {
 	version             uint16
 	file                checkpointFile
 	containers          [podSlots]record // UID and part
-	sandboxes           [podSlots]uint8  // UIDs
+	sandboxes           [podSlots]sandbox
+	references          references
 }
+
+// sandbox is a ready sandbox of a pod.
+type sandbox struct {
+	uid     uint8
+	created int32
+}
+
+// references are the kubelet's records of claims: UIDs of pods, with their claims as keys.
+type references [podSlots]record
 
 const podSlots = 3
 
@@ -295,7 +319,7 @@ func (w *world) newGate() {
 func (w *world) clone() *world {
 	c := *w
 	c.newGate()
-	c.gate.seq = w.gate.seq
+	c.gate.seq, c.gate.reads = w.gate.seq, w.gate.reads
 	for k, e := range w.gate.entries {
 		copied := *e
 		c.gate.entries[k] = &copied
@@ -311,7 +335,7 @@ func (w *world) fail(format string, args ...any) {
 }
 
 // checkAllocated fails if hardware is allocated twice. Pods with the same key of the device plugin count once, because
-// the kubelet allocates the device of a force-deleted pod to the next one.
+// the kubelet allocates the device of a force-deleted pod to the next one. So do pods of a claim.
 func (w *world) checkAllocated(doing string) { w.checkHardware(doing, [10]uint8{}, 0) }
 
 // checkFree fails if a key becomes available while pods hold its hardware through other keys.
@@ -326,7 +350,7 @@ func (w *world) checkFree(key uint8) {
 func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 	for i := range w.pods {
 		p := &w.pods[i]
-		if !p.holds || seen&bit(p.key) != 0 {
+		if !p.holds || seen&bit(p.key) != 0 || w.counted(i) {
 			continue
 		}
 		if p.key != sliceKey {
@@ -339,6 +363,21 @@ func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 			}
 		}
 	}
+}
+
+// counted reports whether a pod before the i-th one holds the same claim.
+func (w *world) counted(i int) bool {
+	claim := w.pods[i].sharedClaim()
+	return claim != 0 && slices.ContainsFunc(w.pods[:i], func(p pod) bool { return p.holds && p.sharedClaim() == claim })
+}
+
+// sharedClaim returns the claim of a pod, or the one that it outlives; 0 if there is none. A claim for a part of the GPU
+// is for one pod at a time, so it is not shared with pods that outlive it.
+func (p pod) sharedClaim() uint8 {
+	if p.half {
+		return p.claim
+	}
+	return cmp.Or(p.claim, p.former)
 }
 
 func (w *world) holders() string {

@@ -1,6 +1,9 @@
 package allocator
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // The actions of the agent and its sources.
 
@@ -38,9 +41,10 @@ func (w *world) query(source uint8) bool {
 				a.containers[i] = record{p.uid, p.part}
 			}
 			if p.uid != 0 && (p.stage == admitted || p.container != absent) {
-				a.sandboxes[i] = p.uid
+				a.sandboxes[i] = sandbox{p.uid, p.sandbox}
 			}
 		}
+		a.references = w.references()
 	}
 	if source == allocations {
 		a.keys = w.claimed()
@@ -56,6 +60,13 @@ func (w *world) deliver(source uint8) bool {
 	w.responses[source] = w.requested[source]
 	w.responses[source].received = w.tick
 	w.requested[source] = response{}
+	if source == containers {
+		pods := map[string][]string{}
+		for _, c := range w.gate.Claims() {
+			pods[c.UID] = w.responses[source].references.podsOf(c.UID)
+		}
+		w.gate.Join(pods, stamp(w.responses[source].requested))
+	}
 	return true
 }
 
@@ -136,13 +147,13 @@ func (a *response) checkpoint() *Checkpoint {
 }
 
 func (a *response) runtime() *Runtime {
-	r := &Runtime{Requested: stamp(a.requested), Received: stamp(a.received), Sandboxes: map[string]bool{}}
+	r := &Runtime{Requested: stamp(a.requested), Received: stamp(a.received), Sandboxes: map[string]time.Time{}}
 	for i := range podSlots {
 		if c := a.containers[i]; c.uid != 0 {
 			r.Containers = append(r.Containers, Container{Pod: uidNames[c.uid], Part: parts[c.key].Device()})
 		}
-		if uid := a.sandboxes[i]; uid != 0 {
-			r.Sandboxes[uidNames[uid]] = true
+		if s := a.sandboxes[i]; s.uid != 0 {
+			r.Sandboxes[uidNames[s.uid]] = stamp(s.created)
 		}
 	}
 	return r
@@ -188,10 +199,22 @@ func (w *world) reconcile(saves bool) bool {
 			w.checkUnallocated()
 		}
 	}
+	w.checkRequest(listed)
 	if w.listed |= listed; saves {
 		w.listed = listed
 	}
 	return true
+}
+
+// checkRequest fails if the list of all claims is requested while the GPU does not move from the slice to another
+// outlet. It moves while the ledger has it for the slice and the config does not, although the layout still has it. It
+// may also be requested if the config has it for the slice again, until its spec is on disk: the ledger keeps it
+// draining until then. Neither a GPU that moves to the slice nor one that is repartitioned or gone requires the list.
+func (w *world) checkRequest(listed mask) {
+	moves := listed&bit(sliceKey) != 0 && w.layout == layoutWhole && (!w.durable || !planOf(w.config, w.layout).has(sliceKey, w.parts[sliceKey]))
+	if w.todo.Allocations && !moves {
+		w.fail("the list of all claims is requested, but the GPU does not leave the slice")
+	}
 }
 
 // recordParts updates the part of each key, and returns the previous ones.

@@ -1,7 +1,9 @@
 package allocator
 
-// The actions of the scheduler, of the kubelet's DRA manager, and of the agent for its ResourceSlice. Pods do not
-// share claims. A claim has the UID of its pod.
+import "slices"
+
+// The actions of the scheduler, of the kubelet's DRA manager, and of the agent for its ResourceSlice. Several pods can
+// have the same claim, if it is for the whole GPU. A claim has the UID of its first pod.
 
 // poolVersion is a version of the ResourceSlice.
 type poolVersion struct {
@@ -30,30 +32,58 @@ func (w *world) watchSlice() bool {
 	return true
 }
 
-// schedule allocates the GPU, or half of it, to the claim of a new pod. The claim of a pod that has ended, or was
-// force-deleted, is gone.
+// schedule allocates the GPU, or half of it, to the claim of a new pod.
 func (w *world) schedule(half bool) bool {
-	if w.scheduled.listed == 0 || w.uids == 255 || half && !w.scheduled.shared {
-		return false
-	}
-	slot, halves := -1, 0
+	return w.allocatable(half) && w.reserve(pod{claim: w.uids + 1, half: half})
+}
+
+// allocatable reports whether the scheduler can allocate the GPU, or half of it. The claim of a pod that has ended, or
+// was force-deleted, is deallocated.
+func (w *world) allocatable(half bool) bool {
+	halves := 0
 	for i := range w.pods {
-		p := &w.pods[i]
-		if p.uid != 0 && p.active && p.key == sliceKey {
+		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey {
 			if halves++; !half || !p.half || halves > 1 {
 				return false
 			}
 		}
-		if p.uid == 0 {
+	}
+	return w.scheduled.listed != 0 && (!half || w.scheduled.shared)
+}
+
+// reserve reserves the claim of a new pod for it.
+func (w *world) reserve(p pod) bool {
+	slot := -1
+	for i := range w.pods {
+		if w.pods[i].uid == 0 {
 			slot = i
 		}
 	}
-	if slot < 0 {
+	if slot < 0 || w.uids == 255 {
 		return false
 	}
 	w.uids++
-	w.pods[slot] = pod{uid: w.uids, active: true, half: half, key: sliceKey, stage: selected, since: w.tick}
+	p.uid, p.active, p.key, p.stage, p.since = w.uids, true, sliceKey, selected, w.tick
+	w.pods[slot] = p
 	return true
+}
+
+// join reserves the claim of a pod for another pod. If no active pod has the claim, the scheduler allocates it again. A
+// claim for a part of the GPU is for one pod at a time.
+func (w *world) join(slot uint8) bool {
+	p := w.pods[slot]
+	if p.claim == 0 {
+		return false
+	}
+	if w.reserved(p.claim) {
+		return !p.half && w.reserve(pod{claim: p.claim})
+	}
+	return w.allocatable(p.half) && w.reserve(pod{claim: p.claim, half: p.half})
+}
+
+// reserved reports whether an active pod has a claim.
+func (w *world) reserved(claim uint8) bool {
+	return slices.ContainsFunc(w.pods[:], func(p pod) bool { return p.active && p.claim == claim })
 }
 
 // claimed returns the slice's key if it is allocated to a claim, prepared or not.
@@ -66,68 +96,126 @@ func (w *world) claimed() mask {
 	return 0
 }
 
-// claimOf returns the claim of a pod.
-func claimOf(p *pod) Claim {
-	uid := uidNames[p.uid]
-	c := Claim{UID: uid, Name: uid, Pods: []string{uid}, Devices: []string{gpu0}}
+// claimOf returns the claim of a pod, with the pods that it is reserved for.
+func (w *world) claimOf(p *pod) Claim {
+	uid := uidNames[p.claim]
+	c := Claim{UID: uid, Name: uid, Devices: []string{gpu0}}
+	for i := range w.pods {
+		if q := &w.pods[i]; q == p || q.active && q.claim == p.claim {
+			c.Pods = append(c.Pods, uidNames[q.uid])
+		}
+	}
 	if p.half {
 		c.Amounts = map[string]Amount{gpu0: {Cores: WholeCores / 2}}
 	}
 	return c
 }
 
-// prepare is NodePrepareResources. The kubelet retries a refused call.
+// prepare prepares the claim of a pod in the kubelet. It calls NodePrepareResources, and again if it is refused, unless
+// the claim is prepared already.
 func (w *world) prepare(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.key != sliceKey || p.stage != selected || w.gate.Prepare(claimOf(p)) != nil {
+	if p.uid == 0 || p.key != sliceKey || p.stage != selected {
 		return false
 	}
-	p.stage, p.since, p.part = admitted, w.tick, w.parts[sliceKey]
-	if !p.half {
-		p.part = 0
+	p.joined = w.referencing(p.claim, referenced) != nil
+	switch joined := w.referencing(p.claim, prepared); {
+	case joined != nil:
+		p.part = joined.part
+	case w.gate.Prepare(w.claimOf(p)) != nil:
+		if !p.joined {
+			return false
+		}
+		w.fail("the claim of pod %d is refused although it is prepared", p.uid)
+	case p.half:
+		p.part = w.parts[sliceKey]
 	}
+	p.stage, p.since, p.sandbox, p.reference = admitted, w.tick, w.tick, prepared
 	p.holds = p.active
 	w.checkAllocated("prepare")
-	w.free(slot)
+	w.checkOutlived(p)
 	return true
 }
 
-// unprepare is NodeUnprepareResources for a claim without an active pod. The kubelet's reconcile loop calls it for a
-// force-deleted pod although its container may still run.
-func (w *world) unprepare() bool {
-	for _, c := range w.gate.Claims() {
-		if p := w.podOf(c); p == nil || !p.active {
-			w.gate.Unprepare(c.UID)
-			return true
-		}
-	}
-	return false
-}
-
-// unprepareStopped is NodeUnprepareResources for the claims of pods that have ended.
-func (w *world) unprepareStopped() {
-	for _, c := range w.gate.Claims() {
-		if p := w.podOf(c); p == nil || !p.active && p.container == absent {
-			w.gate.Unprepare(c.UID)
-		}
-	}
-}
-
-func (w *world) podOf(c Claim) *pod {
+// checkOutlived fails if a claim is prepared again for a pod while an earlier pod of the claim holds the GPU.
+func (w *world) checkOutlived(p *pod) {
 	for i := range w.pods {
-		if p := &w.pods[i]; p.uid != 0 && uidNames[p.uid] == c.UID {
+		if q := &w.pods[i]; !p.joined && q.holds && q.former == p.claim {
+			w.fail("the claim of pod %d is prepared again while pod %d holds the GPU", p.uid, q.uid)
+		}
+	}
+}
+
+// referencing returns a pod in the kubelet's record of a claim, in the given state or a later one; nil if there is
+// none.
+func (w *world) referencing(claim uint8, state uint8) *pod {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.claim == claim && p.reference >= state {
 			return p
 		}
 	}
 	return nil
 }
 
+// unprepare removes a pod that is not active from the kubelet's record of its claim. With the last pod, it calls
+// NodeUnprepareResources. The kubelet's reconcile loop does this for a force-deleted pod although its container may
+// still run.
+func (w *world) unprepare(slot uint8) bool {
+	p := &w.pods[slot]
+	if p.active || p.reference == unreferenced {
+		return false
+	}
+	p.reference, p.since = unreferenced, w.tick
+	if claim := p.claim; w.referencing(claim, referenced) == nil {
+		w.gate.Unprepare(uidNames[claim])
+		w.outlive(claim)
+	}
+	return w.free(slot)
+}
+
+// outlive ends the claim of the pods that it was prepared for. A pod that is yet to be prepared keeps it.
+func (w *world) outlive(claim uint8) {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.claim == claim && p.stage != selected {
+			p.claim, p.former = 0, claim
+		}
+	}
+}
+
+// references returns the kubelet's records of claims.
+func (w *world) references() (all references) {
+	for i := range w.pods {
+		if p := &w.pods[i]; p.reference != unreferenced {
+			all[i] = record{p.uid, p.claim}
+		}
+	}
+	return all
+}
+
+// podsOf returns the pods of a claim.
+func (all *references) podsOf(uid string) (pods []string) {
+	for _, r := range all {
+		if r.uid != 0 && uidNames[r.key] == uid {
+			pods = append(pods, uidNames[r.uid])
+		}
+	}
+	return pods
+}
+
+// isJoined reports whether a pod joined its claim.
+func (w *world) isJoined(uid string) bool {
+	return slices.ContainsFunc(w.pods[:], func(p pod) bool { return p.joined && uidNames[p.uid] == uid })
+}
+
 // restoreClaims restores the prepared claims at the start of an agent, which reads them from its own records or, if
-// these are lost, from those of the kubelet, which lack the amounts.
+// these are lost, from those of the kubelet, which lack the amounts. Its records lack the pods that joined a claim.
 func (w *world) restoreClaims(claims []Claim, recorded bool) {
+	kubelet := w.references()
 	for _, c := range claims {
-		if !recorded {
-			c.Amounts = nil
+		if recorded {
+			c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), w.isJoined)
+		} else {
+			c = Claim{UID: c.UID, Name: c.Name, Pods: kubelet.podsOf(c.UID), Devices: c.Devices}
 		}
 		w.gate.Restore(c)
 	}

@@ -152,7 +152,7 @@ func (w *world) land(i uint8) bool {
 	w.disk = w.writes[i].file
 	w.version++
 	if p := w.pod(w.writes[i].pod); p != nil && p.uid != 0 && p.stage == writing {
-		p.stage = admitted
+		p.stage, p.sandbox = admitted, w.tick
 		if !p.active {
 			p.stage = idle
 			w.free(uint8(w.slot(p)))
@@ -251,13 +251,16 @@ func (w *world) restartKubelet() bool {
 	w.streams = [outlets]stream{}
 	for i := range w.pods {
 		p := &w.pods[i]
+		p.reference = min(p.reference, referenced)
 		if p.uid == 0 || p.key == sliceKey { // claims are in the DRA manager's state
 			continue
 		}
 		recorded := w.recorded(p.uid)
-		if recorded && p.stage >= inserted {
-			p.stage = admitted
-		} else {
+		switch {
+		case recorded && p.stage == admitted:
+		case recorded && p.stage >= inserted:
+			p.stage, p.sandbox = admitted, w.tick
+		default:
 			p.stage = idle
 		}
 		if p.container == absent && p.stage == idle {
@@ -284,7 +287,7 @@ func (w *world) overdue(p *pod) bool {
 func (w *world) pass() bool {
 	for i := range w.pods {
 		p := &w.pods[i]
-		due := p.stage == granted || p.container == creating && !w.tracks(p)
+		due := p.stage == granted || p.container == creating && p.reference == unreferenced && !w.tracks(p)
 		if p.uid != 0 && (due && p.since < w.tick || w.overdue(p)) {
 			return false
 		}

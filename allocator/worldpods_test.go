@@ -73,10 +73,10 @@ func (w *world) stop(slot uint8) bool {
 	return true
 }
 
-// free frees the slot if its pod has ended.
+// free frees the slot if its pod has ended and the kubelet's record of its claim lacks it.
 func (w *world) free(slot uint8) bool {
 	p := &w.pods[slot]
-	if !p.active && p.container == absent && (p.stage == idle || p.stage == admitted) {
+	if !p.active && p.container == absent && p.reference == unreferenced && (p.stage == idle || p.stage == admitted) {
 		*p = pod{}
 	}
 	return true

@@ -3,6 +3,8 @@ package dra
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -128,8 +130,13 @@ func TestComputeLimitOfRefusedPod(t *testing.T) {
 	n.addShare("a", "0", "25")
 	n.add("b", "1")
 	l.podErr = errors.New("pod default/a may run as root")
+	var calls []string
+	n.gate.called = func(method string) { calls = append(calls, method) }
 	if _, err := n.prepare("a"); err == nil || !strings.Contains(err.Error(), "pod default/a may run as root") {
 		t.Errorf("error %v", err)
+	}
+	if want := []string{"Prepare", "Cancel"}; !slices.Equal(calls, want) {
+		t.Errorf("calls of the gate: %q, want %q", calls, want)
 	}
 	if got := n.observer.prepared[0].Refusal; got != RefusedClaim {
 		t.Errorf("refusal %q", got)
@@ -151,6 +158,30 @@ func TestComputeLimitOfRefusedPod(t *testing.T) {
 	n.claims.fail(errors.New("no API server"))
 	if _, err := n.prepare("a"); err != nil {
 		t.Errorf("the pods were checked before: %v", err)
+	}
+}
+
+// A restored claim keeps its devices if the next Prepare is refused, because its containers may use them.
+func TestRefusalOfRestoredClaim(t *testing.T) {
+	n, l := newCeiledNode(t)
+	n.addShare("a", "0", "25")
+	if _, err := n.prepare("a"); err != nil {
+		t.Fatal(err)
+	}
+	restored, _ := n.gate.Claim("uid-a")
+	if err := os.Remove(filepath.Join(n.cfg.StateDir, "claims", "uid-a.json")); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	n.gate.Restore(restored)
+	l.podErr = errors.New("pod default/a may run as root")
+	var calls []string
+	n.gate.called = func(method string) { calls = append(calls, method) }
+	if _, err := n.prepare("a"); err == nil {
+		t.Error("not refused")
+	}
+	if want := []string{"Prepare"}; !slices.Equal(calls, want) {
+		t.Errorf("calls of the gate: %q, want %q", calls, want)
 	}
 }
 

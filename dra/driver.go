@@ -93,6 +93,7 @@ type Gate interface {
 	Prepare(claim allocator.Claim) error // see allocator.Gate for the errors
 	Restore(claim allocator.Claim)
 	Unprepare(uid string)
+	Cancel(uid string)
 	Claim(uid string) (c allocator.Claim, prepared bool)
 	Changed() <-chan struct{}
 }

@@ -97,7 +97,7 @@ func (g *fakeGate) Prepare(c allocator.Claim) error {
 	for _, other := range g.claims {
 		for _, id := range c.Devices {
 			if slices.Contains(other.Devices, id) {
-				return fmt.Errorf("%w: %s is prepared for claim %s", allocator.ErrHeld, id, other.Name)
+				return fmt.Errorf("%w: %s is prepared for claim %s", allocator.ErrHeld, id, other)
 			}
 		}
 	}
@@ -118,8 +118,12 @@ func (g *fakeGate) Claim(uid string) (allocator.Claim, bool) {
 	return c, found
 }
 
-func (g *fakeGate) Unprepare(uid string) {
-	g.report("Unprepare")
+func (g *fakeGate) Unprepare(uid string) { g.end("Unprepare", uid) }
+
+func (g *fakeGate) Cancel(uid string) { g.end("Cancel", uid) }
+
+func (g *fakeGate) end(method, uid string) {
+	g.report(method)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.claims, uid)

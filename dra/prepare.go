@@ -128,6 +128,10 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 	if err := d.replaceRestored(record); err != nil {
 		return Record{}, err
 	}
+	end := d.cfg.Gate.Cancel
+	if _, restored := d.cfg.Gate.Claim(ref.uid); restored { // its containers have its devices until the kubelet unprepares it
+		end = func(string) {}
+	}
 	prepare := func() error {
 		if err := d.selectVariants(record.Devices); err != nil {
 			return err
@@ -142,14 +146,14 @@ func (d *Driver) prepareNew(ctx context.Context, ref claimRef, claim cluster.Cla
 		err = d.checkCeiling(ctx, record, pods)
 	}
 	if err != nil {
-		d.cfg.Gate.Unprepare(ref.uid)
-		d.cfg.Changed() // or other claims for parts of the GPU would wait until its containers are listed again
+		end(ref.uid)
+		d.cfg.Changed() // other claims may wait for its devices
 		return Record{}, err
 	}
 	// A crash before the record is written leaves nothing: the kubelet has no response and the containers no devices.
 	if err := d.records.save(record); err != nil {
 		_ = d.records.remove(ref.uid) // the file may be complete
-		d.cfg.Gate.Unprepare(ref.uid)
+		end(ref.uid)
 		d.cfg.Changed()
 		return Record{}, fmt.Errorf("%w; check --state-dir", err)
 	}

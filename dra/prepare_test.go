@@ -48,7 +48,7 @@ func TestPrepare(t *testing.T) {
 	}
 	granted := n.gate.claims["uid-a"]
 	if !slices.Equal(granted.Devices, []string{"GPU-0", "GPU-1"}) || !slices.Equal(granted.Admin, []string{"GPU-2"}) ||
-		!slices.Equal(granted.Pods, []string{"pod-uid-a"}) || granted.Name != "default/a of pod pod-a" {
+		!slices.Equal(granted.Pods, []string{"pod-uid-a"}) || granted.String() != "default/a of pod pod-a" {
 		t.Errorf("granted %+v", granted)
 	}
 	n.recorded("uid-a")
@@ -322,7 +322,7 @@ func TestRestoredClaim(t *testing.T) {
 	var err error
 	n.cfg.KubeletDevices = func(string) ([]string, error) { return []string{"gpu-0"}, err }
 	n.restart()
-	restored := allocator.Claim{UID: "uid-a", Name: "default/a", Devices: []string{"GPU-0"}}
+	restored := allocator.Claim{UID: "uid-a", Namespace: "default", Name: "a", Devices: []string{"GPU-0"}}
 	n.gate.Restore(restored)
 	n.add("a", "1")
 	for _, want := range []string{"which the claim had before", "unreadable"} {
@@ -338,7 +338,7 @@ func TestRestoredClaim(t *testing.T) {
 	claim := allocated("a", "0", "1")
 	claim.Devices[0].AdminAccess = true
 	n.claims.set("a", claim)
-	n.gate.Restore(allocator.Claim{UID: "uid-a", Name: "default/a", Devices: []string{"GPU-0", "GPU-1"}})
+	n.gate.Restore(allocator.Claim{UID: "uid-a", Namespace: "default", Name: "a", Devices: []string{"GPU-0", "GPU-1"}})
 	n.gate.called = func(method string) {
 		if method == "Unprepare" {
 			t.Error("the claim was released in between")
@@ -353,7 +353,7 @@ func TestRestoredClaim(t *testing.T) {
 // A claim without a record whose former devices the kubelet has forgotten gets others.
 func TestRestoredClaimReallocated(t *testing.T) {
 	n := newNode(t)
-	n.gate.Restore(allocator.Claim{UID: "uid-a", Name: "default/a", Devices: []string{"GPU-0"}})
+	n.gate.Restore(allocator.Claim{UID: "uid-a", Namespace: "default", Name: "a", Devices: []string{"GPU-0"}})
 	n.add("a", "1")
 	n.prepares("a", "1")
 	if got := n.gate.claims["uid-a"].Devices; !slices.Equal(got, []string{"GPU-1"}) {
@@ -459,25 +459,68 @@ func TestNoStateDirectory(t *testing.T) {
 	n.unprepares("a")
 }
 
-// killedNode is a node whose claims change the time slice of a GPU, or limit the memory of a pod.
+// killedNode is a node whose claims change the time slice of a GPU, limit the memory of a pod, or limit the compute time
+// of a claim.
 type killedNode struct {
 	*node
-	slices *timeSlices
-	limits *limitedPods
+	slices   *timeSlices
+	limits   *limitedPods
+	ceilings map[string]int // of prepared claims, in percent by UID
 }
 
 func newKilledNode(t *testing.T) killedNode {
 	n, slices := newSlicedNode(t)
-	limits := &limitedPods{}
+	limits, ceilings := &limitedPods{}, map[string]int{}
 	n.cfg.LimitMemory = limits.limit
+	n.cfg.ClaimCDIKind = "gpucdi.dev/claim"
+	n.cfg.MPSPercentage = func(_ string, _ allocator.Amount, ceiling int) int { return ceiling }
+	n.cfg.CheckPods = func(context.Context, string, []Pod) error { return nil }
+	n.cfg.LimitCompute = func(_ context.Context, r Record) error {
+		if percentage := r.Devices[0].MPSPercentage; percentage != 0 {
+			ceilings[r.UID] = percentage
+		}
+		return nil
+	}
+	n.cfg.ReleaseCompute = func(_ context.Context, r Record) error {
+		for _, d := range r.Devices { // none if the claim has no record
+			if d.MPSPercentage != 0 {
+				delete(ceilings, r.UID)
+			}
+		}
+		return nil
+	}
 	n.restart()
-	return killedNode{n, slices, limits}
+	return killedNode{n, slices, limits, ceilings}
 }
 
-// traces is what a killed agent leaves: the files of its records by name, and the time slices of GPUs by UUID.
+// addCeiled adds a claim for a part of GPU 0 with an MPS percentage to the API server.
+func (n *node) addCeiled(name string) {
+	n.addShare(name, "0", "25")
+	claim := n.claims.claims["default/"+name]
+	claim.Config = []cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":50`)}
+	n.claims.set(name, claim)
+}
+
+// preparesA prepares claim a, which has GPU 0, and checks its CDI device names. A claim with an MPS percentage has its own
+// CDI device in addition.
+func (n *node) preparesA() {
+	n.Helper()
+	want := []string{testKind + "=GPU-0"}
+	claim := n.claims.claims["default/a"]
+	if _, ceiling, _ := deviceConfigFor(claim, claim.Devices[0]); ceiling != 0 {
+		want = append(want, "gpucdi.dev/claim=uid-a")
+	}
+	if got, err := n.prepare("a"); err != nil || !slices.Equal(got, want) {
+		n.Errorf("CDI devices %v, error %v; want %v", got, err, want)
+	}
+}
+
+// traces is what a killed agent leaves: the files of its records by name, the time slices of GPUs by UUID, and the
+// ceilings of claims by UID.
 type traces struct {
-	files  map[string]string
-	slices map[string]gpu.TimeSlice
+	files    map[string]string
+	slices   map[string]gpu.TimeSlice
+	ceilings map[string]int
 }
 
 func (n killedNode) traces() traces {
@@ -486,7 +529,7 @@ func (n killedNode) traces() traces {
 	for _, e := range entries {
 		files[e.Name()] = mustRead(n.T, filepath.Join(n.cfg.StateDir, recordsDir, e.Name()))
 	}
-	return traces{files, maps.Clone(n.slices.slices)}
+	return traces{files, maps.Clone(n.slices.slices), maps.Clone(n.ceilings)}
 }
 
 // The agent is killed at each step of Prepare and Unprepare, and before the rename of a record. What the next one finds
@@ -496,10 +539,11 @@ func TestKilledAtEachStep(t *testing.T) {
 		"a GPU":                   func(n *node, name string) { n.add(name, "0") },
 		"a GPU with a time slice": func(n *node, name string) { n.addSliced(name, gpu.TimeSliceLong, "0") },
 		"a share":                 func(n *node, name string) { n.addShare(name, "0", "25") },
+		"a ceiled share":          (*node).addCeiled,
 	} {
 		for call, run := range map[string]func(n *node){
-			"Prepare":   func(n *node) { n.prepares("a", "0") },
-			"Unprepare": func(n *node) { n.prepares("a", "0"); n.unprepares("a") },
+			"Prepare":   func(n *node) { n.preparesA() },
+			"Unprepare": func(n *node) { n.preparesA(); n.unprepares("a") },
 		} {
 			for i, left := range stepsOf(t, add, run) {
 				t.Run(fmt.Sprintf("%s of %s at step %d", call, kind, i), func(t *testing.T) { recovers(t, add, left) })
@@ -508,16 +552,20 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// stepsOf returns the traces of an agent that is killed at each step of a call.
+// stepsOf returns the traces of an agent that is killed at each step of a call. While the compute time of a claim is
+// limited, the record of the claim is on disk, so that the next agent can remove the limit.
 func stepsOf(t *testing.T, add func(n *node, name string), call func(n *node)) (steps []traces) {
 	n := newKilledNode(t)
 	add(n.node, "a")
-	step := func(string) {
+	step := func(name string) {
 		now := n.traces()
+		if _, recorded := now.files["uid-a.json"]; len(now.ceilings) > 0 && !recorded {
+			t.Errorf("%s: ceilings %v without a record", name, now.ceilings)
+		}
 		steps = append(steps, now)
 		for name, text := range now.files { // killed before the rename, and while the file was written
 			for _, text := range []string{text, text[:len(text)/2]} {
-				steps = append(steps, traces{map[string]string{"." + name + ".123": text}, now.slices})
+				steps = append(steps, traces{map[string]string{"." + name + ".123": text}, now.slices, now.ceilings})
 			}
 		}
 	}
@@ -534,6 +582,17 @@ func stepsOf(t *testing.T, add func(n *node, name string), call func(n *node)) (
 		step("before the limit")
 		defer step("after the limit")
 		return limitMemory(ctx, pod)
+	}
+	limitCompute, releaseCompute := n.driver.cfg.LimitCompute, n.driver.cfg.ReleaseCompute
+	n.driver.cfg.LimitCompute = func(ctx context.Context, r Record) error {
+		step("before the ceiling")
+		defer step("after the ceiling")
+		return limitCompute(ctx, r)
+	}
+	n.driver.cfg.ReleaseCompute = func(ctx context.Context, r Record) error {
+		step("before the end of the ceiling")
+		defer step("after the end of the ceiling")
+		return releaseCompute(ctx, r)
 	}
 	call(n.node)
 	step("response")
@@ -555,20 +614,25 @@ func recovers(t *testing.T, add func(n *node, name string), left traces) {
 		}
 	}
 	maps.Copy(n.slices.slices, left.slices)
+	maps.Copy(n.ceilings, left.ceilings)
 	n.restart()
 	_, prepared := left.files["uid-a.json"]
 	if prepared != slices.Contains(n.gate.holders(), "uid-a") {
 		t.Errorf("recorded: %t, gate has %v", prepared, n.gate.holders())
 	}
-	n.prepares("a", "0")
-	if n.driver.Records()[0].partial() {
+	n.preparesA()
+	record := n.driver.Records()[0]
+	if record.partial() {
 		n.limits.check(t, "pod-uid-a")
+	}
+	if got, want := n.ceilings["uid-a"], record.Devices[0].MPSPercentage; got != want {
+		t.Errorf("ceiling %d, want %d", got, want)
 	}
 	n.unprepares("a")
 	n.prepares("b", "0")
 	n.unprepares("b")
 	n.recorded()
-	if now := n.traces(); len(now.files) > 0 || now.slices["GPU-0"] != "" && now.slices["GPU-0"] != gpu.TimeSliceDefault {
+	if now := n.traces(); len(now.files)+len(now.ceilings) > 0 || now.slices["GPU-0"] != "" && now.slices["GPU-0"] != gpu.TimeSliceDefault {
 		t.Errorf("left over: %v", now)
 	}
 }

@@ -60,10 +60,12 @@ const maxPodsShown = 3
 // grant returns the claim as the Gate needs it.
 func (r Record) grant() allocator.Claim {
 	amounts := map[string]allocator.Amount{}
-	c := allocator.Claim{UID: r.UID, Name: r.describe(), Amounts: amounts}
+	c := allocator.Claim{UID: r.UID, Namespace: r.Namespace, Name: r.Name, Amounts: amounts}
+	var names []string
 	for _, p := range r.Pods {
-		c.Pods = append(c.Pods, p.UID)
+		c.Pods, names = append(c.Pods, p.UID), append(names, p.Name)
 	}
+	c.PodNames = firstPods(names)
 	for _, d := range r.Devices {
 		if d.Admin {
 			c.Admin = append(c.Admin, d.ID)
@@ -75,19 +77,6 @@ func (r Record) grant() allocator.Claim {
 		}
 	}
 	return c
-}
-
-// describe returns the names of the claim and of its first pods, for the messages of claims that wait for it.
-func (r Record) describe() string {
-	name := r.Namespace + "/" + r.Name
-	if len(r.Pods) == 0 {
-		return name
-	}
-	var pods []string
-	for _, p := range r.Pods {
-		pods = append(pods, p.Name)
-	}
-	return fmt.Sprintf("%s of pod %s", name, firstPods(pods))
 }
 
 // firstPods returns the first pods, and the number of the others.

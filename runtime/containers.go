@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,8 +23,8 @@ const annotationPrefix = "cdi.k8s.io/"
 
 // Containers describes the containers of pods.
 type Containers struct {
-	Devices   []ContainerDevice // sorted and distinct
-	Sandboxes map[string]bool   // UIDs of pods with a ready sandbox
+	Devices   []ContainerDevice    // sorted and distinct
+	Sandboxes map[string]time.Time // when the first ready sandbox of a pod was created, by UID
 }
 
 // ContainerDevice is a CDI device of a container in a pod.
@@ -110,17 +111,20 @@ func listContainers(ctx context.Context, client cri.RuntimeServiceClient, kind s
 	return listed, nil
 }
 
-// readySandboxes returns the UIDs of the pods that have a ready sandbox.
-func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[string]bool, error) {
+// readySandboxes returns when the first ready sandbox of each pod was created, by the pod's UID.
+func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[string]time.Time, error) {
 	ready := &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}
 	response, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{State: ready}})
 	if err != nil {
 		return nil, fmt.Errorf("listing pod sandboxes: %w", err)
 	}
-	pods := map[string]bool{}
+	pods := map[string]time.Time{}
 	for _, sandbox := range response.GetItems() {
 		if pod := sandbox.GetLabels()[podUID]; pod != "" {
-			pods[pod] = true
+			created := time.Unix(0, sandbox.GetCreatedAt())
+			if first, several := pods[pod]; !several || created.Before(first) {
+				pods[pod] = created
+			}
 		}
 	}
 	return pods, nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -91,15 +92,17 @@ func TestListContainersSkipsRemoved(t *testing.T) {
 }
 
 func TestListContainersReadySandboxes(t *testing.T) {
-	sandbox := func(pod string, state cri.PodSandboxState) *cri.PodSandbox {
-		return &cri.PodSandbox{Id: "sandbox", State: state, Labels: map[string]string{"io.kubernetes.pod.uid": pod}}
+	sandbox := func(pod string, state cri.PodSandboxState, created int64) *cri.PodSandbox {
+		return &cri.PodSandbox{Id: "sandbox", State: state, CreatedAt: created, Labels: map[string]string{"io.kubernetes.pod.uid": pod}}
 	}
 	listed, err := list(t, fakeCRI{sandboxes: []*cri.PodSandbox{
-		sandbox("a", cri.PodSandboxState_SANDBOX_READY),
-		sandbox("b", cri.PodSandboxState_SANDBOX_NOTREADY),
+		sandbox("a", cri.PodSandboxState_SANDBOX_READY, 2),
+		sandbox("a", cri.PodSandboxState_SANDBOX_READY, 1),
+		sandbox("a", cri.PodSandboxState_SANDBOX_READY, 3),
+		sandbox("b", cri.PodSandboxState_SANDBOX_NOTREADY, 1),
 		{Id: "without a pod", State: cri.PodSandboxState_SANDBOX_READY},
 	}})
-	if err != nil || !maps.Equal(listed.Sandboxes, map[string]bool{"a": true}) || len(listed.Devices) > 0 {
+	if err != nil || !maps.Equal(listed.Sandboxes, map[string]time.Time{"a": time.Unix(0, 1)}) || len(listed.Devices) > 0 {
 		t.Errorf("got %v, %v", listed, err)
 	}
 }

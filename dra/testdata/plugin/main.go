@@ -50,7 +50,7 @@ func (g *gate) Prepare(c allocator.Claim) error {
 	for uid, other := range g.claims {
 		for _, id := range c.Devices {
 			if uid != c.UID && slices.Contains(other.Devices, id) {
-				return fmt.Errorf("%w: %s is prepared for claim %s", allocator.ErrHeld, id, other.Name)
+				return fmt.Errorf("%w: %s is prepared for claim %s", allocator.ErrHeld, id, other)
 			}
 		}
 	}
@@ -71,6 +71,8 @@ func (g *gate) Unprepare(uid string) {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
+
+func (g *gate) Cancel(uid string) { g.Unprepare(uid) }
 
 func (g *gate) Claim(uid string) (allocator.Claim, bool) {
 	g.mu.Lock()
