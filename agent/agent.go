@@ -241,6 +241,9 @@ func (a *Agent) observe(before, now *snapshot) {
 	a.latest.Store(now)
 	a.reportChanges(before, now)
 	replace(a.marksChanged, now)
+	if now.claims != nil && now.driver != before.driver && now.driver.Err == nil {
+		notify(now.claims.driverRead)
+	}
 	if now.config.NRI != before.config.NRI {
 		replace(a.nriChanged, now.config.NRI)
 	}

@@ -36,6 +36,8 @@ type claims struct {
 	gate     *allocator.Gate
 	observer *claimObserver
 
+	driverRead chan struct{} // triggers restoreTimeSlices
+
 	published  uint64                      // revision of the pool's latest devices
 	placement  allocator.SharePlacement    // of shares
 	maxCeiling atomic.Int32                // of shares, in percent
@@ -63,7 +65,7 @@ func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *all
 	local, node := a.cfg.Node.KubeletRoot(a.cfg.KubeletDir)
 	c := &claims{
 		driverName: a.cfg.DRADriver, poolName: a.cfg.NodeName, node: a.cfg.Node, kubeletDir: node, gate: gate,
-		client: client, pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
+		driverRead: make(chan struct{}, 1), client: client, pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
 	}
 	c.observer = &claimObserver{metrics: a.metrics}
 	c.extra.Store(&[]string{})
@@ -95,6 +97,7 @@ func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *all
 	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })
 	start(func(ctx context.Context) error { c.forward(ctx, t.claims); return nil })
 	start(func(ctx context.Context) error { c.watchStale(ctx, a.log); return nil })
+	start(func(ctx context.Context) error { c.restoreTimeSlices(ctx); return nil })
 	return c
 }
 

@@ -61,7 +61,8 @@ type Config struct {
 	Wait time.Duration // how long a claim waits for devices of other holders; 30 s if zero
 
 	// SetTimeSlice sets the time slice of the GPU with a UUID; it returns early if ctx ends. The error wraps
-	// errors.ErrUnsupported if the GPU supports only the default. May be nil if no GPU supports others.
+	// errors.ErrUnsupported if the GPU supports only the default, and host.ErrNotExited while an earlier call that returned
+	// early may still take effect. May be nil if no GPU supports others than the default.
 	SetTimeSlice func(ctx context.Context, uuid string, t gpu.TimeSlice) error
 
 	// LimitMemory limits the memory of a pod on each GPU to that of its prepared claims, and verifies the limits; it

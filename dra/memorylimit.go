@@ -9,10 +9,6 @@ import (
 	"time"
 )
 
-// limitPoll is the time between attempts to limit the memory of a pod. They fail while the driver worker restarts,
-// which it does when the config enables limits.
-const limitPoll = time.Second
-
 var (
 	// errMemoryLimit means that the memory of a pod was not limited.
 	errMemoryLimit = errors.New("GPU memory of the pod not limited")
@@ -49,7 +45,7 @@ func (d *Driver) limitMemory(ctx context.Context, r Record, pods []Pod) error {
 			return nil
 		}
 		select {
-		case <-time.After(limitPoll):
+		case <-time.After(settingPoll):
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {

@@ -21,6 +21,9 @@ const (
 	// settingTimeout bounds the time to change the settings of a claim's GPUs. A change takes less than a second unless a
 	// GPU hangs.
 	settingTimeout = 10 * time.Second
+	// settingPoll is the time between attempts to change a setting. Memory limits fail while the driver worker restarts,
+	// which it does when the config enables limits. Time slices fail while an nvidia-smi that timed out has not exited.
+	settingPoll = time.Second
 	// rereadTimeout bounds the request for a claim that is already prepared. Its record suffices if the request fails.
 	rereadTimeout = 2 * time.Second
 	// gatePoll bounds the time between attempts to get devices that are held.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/internal/host"
 )
 
 // timeSlices are the time slices of a node's GPUs, by UUID.
@@ -187,4 +188,100 @@ func TestTimeSliceWithAdminAccess(t *testing.T) {
 	}
 	s.check(t)
 	n.recorded()
+}
+
+// Lost time slices of prepared claims are restored. Claims whose GPU fails are returned, and skipped once they have ended.
+func TestRestoreTimeSlices(t *testing.T) {
+	n, s := newSlicedNode(t)
+	n.addSliced("a", gpu.TimeSliceLong, "0")
+	n.addSliced("b", gpu.TimeSliceShort, "1")
+	n.add("c", "2")
+	n.prepares("a", "0")
+	n.prepares("b", "1")
+	n.prepares("c", "2")
+	n.restart()
+	clear(s.slices)
+	s.before = func(_ context.Context, uuid string) error {
+		if uuid == "GPU-1" {
+			return errors.New("nvidia-smi failed")
+		}
+		return nil
+	}
+	failed := n.driver.RestoreTimeSlices(t.Context(), n.driver.Records())
+	s.check(t, "GPU-0=Long")
+	if got := uids(failed); !slices.Equal(got, []string{"uid-b"}) {
+		t.Errorf("failed for %v", got)
+	}
+	clear(s.slices)
+	s.before = nil
+	if left := n.driver.RestoreTimeSlices(t.Context(), failed); len(left) > 0 {
+		t.Errorf("failed for %v", uids(left))
+	}
+	s.check(t, "GPU-1=Short")
+	n.unprepares("b")
+	if left := n.driver.RestoreTimeSlices(t.Context(), failed); len(left) > 0 {
+		t.Errorf("failed for %v", uids(left))
+	}
+	s.check(t, "GPU-1=Default")
+}
+
+// A time slice is not restored after the end of the claim, whichever call starts first. A restore does not wait long for
+// a call that is in progress.
+func TestRestoreWhileClaimEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, restoreFirst := range map[string]bool{"a": true, "b": false} {
+			n, s := newSlicedNode(t)
+			n.addSliced(name, gpu.TimeSliceLong, "0")
+			n.prepares(name, "0")
+			records := n.driver.Records()
+			calls := []func(){func() { n.driver.RestoreTimeSlices(t.Context(), records) }, func() { n.unprepares(name) }}
+			if !restoreFirst {
+				slices.Reverse(calls)
+			}
+			n.driver.cfg.SetTimeSlice = func(ctx context.Context, uuid string, slice gpu.TimeSlice) error {
+				if slice == gpu.TimeSliceLong {
+					time.Sleep(time.Second) // a concurrent reset would come first
+				}
+				time.Sleep(time.Second)
+				return s.set(ctx, uuid, slice)
+			}
+			var running sync.WaitGroup
+			for _, call := range calls {
+				running.Go(call)
+				synctest.Wait()
+			}
+			running.Wait()
+			s.check(t, "GPU-0=Default")
+			n.recorded()
+		}
+		n, _ := newSlicedNode(t)
+		n.addSliced("c", gpu.TimeSliceLong, "0")
+		n.prepares("c", "0")
+		if err := n.driver.locks.lock(t.Context(), "uid-c"); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		failed := n.driver.RestoreTimeSlices(t.Context(), n.driver.Records())
+		if took := time.Since(start); len(failed) != 1 || took != settingTimeout {
+			t.Errorf("after %s: failed for %v", took, uids(failed))
+		}
+	})
+}
+
+// A time slice is reset even if the nvidia-smi of an earlier call that timed out has not exited yet.
+func TestTimeSliceResetAfterTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, s := newSlicedNode(t)
+		n.addSliced("a", gpu.TimeSliceLong, "0")
+		n.prepares("a", "0")
+		start := time.Now()
+		s.before = func(context.Context, string) error {
+			if time.Since(start) < settingTimeout/2 {
+				return host.ErrNotExited
+			}
+			return nil
+		}
+		n.unprepares("a")
+		s.check(t, "GPU-0=Default")
+	})
 }

@@ -70,7 +70,8 @@ func (k kernel) hideDriver() error {
 			return err
 		}
 	}
-	return k.hideDevices()
+	// The module also loses the time slices, which nvidia-smi keeps in files.
+	return errors.Join(removeOthers(k.path("dev"), ".timeslice-*", nil), k.hideDevices())
 }
 
 func (k kernel) showProc(s *State) error {

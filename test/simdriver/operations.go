@@ -100,7 +100,7 @@ func (d *Driver) ClearFaults() error {
 }
 
 // Unload unloads the kernel module: it removes device nodes, entries in /proc and
-// /sys/module, memory limits and compute modes. The libraries stay, and return NVML_ERROR_DRIVER_NOT_LOADED.
+// /sys/module, memory limits, compute modes and time slices. The libraries stay, and return NVML_ERROR_DRIVER_NOT_LOADED.
 func (d *Driver) Unload() error {
 	err := d.Update(func(s *State) error {
 		s.Unloaded = true
