@@ -124,6 +124,25 @@ func (r replicaShares) set(devices []status.Device) {
 	}
 }
 
+// setContainers sets the containers of all shares of devices.
+func setContainers(devices []status.Device, held []kubelet.Holder) {
+	for _, d := range devices {
+		if d.Sharing == nil {
+			continue
+		}
+		for i := range d.Sharing.Shares {
+			share := &d.Sharing.Shares[i]
+			for _, h := range held {
+				if h.Namespace == share.Namespace && h.Claim == share.Claim && slices.Contains(share.Pods, h.Pod) &&
+					(h.Claim != "" || allocator.DeviceOf(h.Device) == d.ID) && !slices.Contains(share.Containers, h.Container) {
+					share.Containers = append(share.Containers, h.Container)
+				}
+			}
+			slices.Sort(share.Containers)
+		}
+	}
+}
+
 // share identifies the share of a pod.
 type share struct {
 	device string

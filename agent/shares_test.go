@@ -2,6 +2,7 @@ package agent
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/gpucdi/gpucdi/allocator"
@@ -66,26 +67,32 @@ func TestReplicaShares(t *testing.T) {
 	for uid, limit := range map[string]uint64{"1": 40 * gib, "2": gpu.MemoryUnlimited, "3": gib, "4": gib} {
 		r.used.record(uid, podMemory{"GPU-a": {limit: limit, used: gib, ceiling: 50}})
 	}
-	hold := func(pod, claim, device string) {
-		r.held = append(r.held, kubelet.Holder{Namespace: "default", Pod: pod, Claim: claim, Resource: allocator.GPUResource, Device: device})
+	hold := func(pod, container, claim, device string) {
+		r.held = append(r.held, kubelet.Holder{Namespace: "default", Pod: pod, Container: container, Claim: claim, Resource: allocator.GPUResource, Device: device})
 	}
-	hold("two", "", "GPU-a::0")
-	hold("two", "", "GPU-a::1")
-	hold("two", "claim", "GPU-a::2")
-	hold("unlimited", "", "GPU-a::3")
-	hold("starting", "", "GPU-a::2")
-	hold("recreated", "", "GPU-a::2")
+	hold("two", "side", "", "GPU-a::0")
+	hold("two", "main", "", "GPU-a::1")
+	hold("two", "claims", "claim", "GPU-a::2")
+	hold("two", "other", "", "GPU-b")
+	hold("unlimited", "main", "", "GPU-a::3")
+	hold("starting", "main", "", "GPU-a::2")
+	hold("recreated", "main", "", "GPU-a::2")
 	devices := []status.Device{
 		{ID: "GPU-a", Resource: allocator.GPUResource, Replicas: []string{"GPU-a::0", "GPU-a::2"}},
 		{ID: "GPU-a", Resource: allocator.GPUResource, Replicas: []string{"GPU-a::1", "GPU-a::3"}},
 		{ID: "GPU-b", Resource: allocator.GPUResource},
+		{ID: "GPU-c", Resource: "gpu.nvidia.com", Sharing: &status.Sharing{Shares: []status.Share{{Namespace: "default", Claim: "claim", Pods: []string{"two"}}}}},
 	}
 	r.set(devices)
+	setContainers(devices, r.held)
 	want := &status.Sharing{Shares: []status.Share{{
-		Namespace: "default", Pods: []string{"two"}, Amount: status.Amount{MemoryBytes: 40 * gib, Replicas: 2}, MemoryLimited: true,
+		Namespace: "default", Pods: []string{"two"}, Containers: []string{"main", "side"}, Amount: status.Amount{MemoryBytes: 40 * gib, Replicas: 2}, MemoryLimited: true,
 		ComputeCeiling: 50, MemoryUsed: new(uint64(gib)),
 	}}}
 	if got := devices[0].Sharing; !reflect.DeepEqual(got, want) || devices[1].Sharing != nil || devices[2].Sharing != nil {
 		t.Errorf("%+v, want %+v; of the other rows %+v and %+v", got, want, devices[1].Sharing, devices[2].Sharing)
+	}
+	if got := devices[3].Sharing.Shares[0].Containers; !slices.Equal(got, []string{"claims"}) {
+		t.Errorf("containers %v use the claim", got)
 	}
 }

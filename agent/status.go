@@ -81,6 +81,7 @@ func (a *Agent) status(ctx context.Context) status.Node {
 	}
 	replicas := replicaShares{podUIDs(s.running.containers), held, &a.used}
 	replicas.set(now.Devices)
+	setContainers(now.Devices, held)
 	return now
 }
 

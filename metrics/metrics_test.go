@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -40,7 +41,7 @@ func fullStatus(context.Context) status.Node {
 		}}}
 	shared := status.Device{ID: "GPU-e", Resource: "gpu.nvidia.com", GPU: "GPU-e", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
 		Capacity: status.Amount{Cores: 100, MemoryBytes: 80 << 30}, Free: status.Amount{Cores: 70, MemoryBytes: 60 << 30}, Shares: []status.Share{
-			{Namespace: "default", Claim: "quarter", Pods: []string{"pod"}, Amount: status.Amount{Cores: 25, MemoryBytes: 16 << 30}, MemoryLimited: true, ComputeCeiling: 50, MemoryUsed: new(uint64(1 << 30))},
+			{Namespace: "default", Claim: "quarter", Pods: []string{"pod"}, Containers: []string{"main", "side"}, Amount: status.Amount{Cores: 25, MemoryBytes: 16 << 30}, MemoryLimited: true, ComputeCeiling: 50, MemoryUsed: new(uint64(1 << 30))},
 			{Namespace: "default", Claim: "any", Amount: status.Amount{Cores: 5, MemoryBytes: 4 << 30}},
 		}}}
 	return status.Node{
@@ -50,6 +51,7 @@ func fullStatus(context.Context) status.Node {
 		Runtime:    status.Runtime{Error: "CDI is off"},
 		Kubelet:    status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Registered: time.Now()}}},
 		DRA:        &status.DRA{Registered: time.Now(), Slices: status.Slices{Foreign: []string{"x"}}},
+		NRI:        &status.NRI{Runtime: "containerd v2.4.2", Connected: time.Now()},
 		Unreadable: []gpu.Unreadable{{Index: 5, Fault: gpu.Fault{Code: gpu.FaultUnresponsive}}},
 		GPUs: []status.GPU{
 			{GPU: gpu.GPU{UUID: "GPU-a", Index: 3, Product: "NVIDIA H100", MemoryBytes: 80 << 30, PCIBusID: "0000:18:00.0",
@@ -97,6 +99,7 @@ func allMetrics() *metrics.Metrics {
 	m.Reconciled(errors.New("unloaded"), errors.New("full"))
 	m.SpecWritten()
 	m.EnableDRA(func() uint64 { return 3 }, []string{"held", "fault"})
+	m.Waited()
 	m.Prepared(300*time.Microsecond, "")
 	m.Prepared(20*time.Second, "held")
 	m.Unprepared(time.Millisecond, "")
@@ -131,6 +134,7 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_component_healthy{component="kubelet"} 1`,
 		`gpucdi_component_healthy{component="dra"} 1`,
 		`gpucdi_component_healthy{component="slices"} 0`,
+		`gpucdi_component_healthy{component="nri"} 1`,
 		`gpucdi_unreadable_devices 1`,
 		`gpucdi_gpu_info{driver="580.95.05",gpu="GPU-a",index="3",pci_bus_id="0000:18:00.0",product="NVIDIA H100"} 1`,
 		`gpucdi_gpu_utilization_ratio{gpu="GPU-a"} 0.25`,
@@ -192,21 +196,22 @@ func TestMetrics(t *testing.T) {
 		`gpucdi_device_isolation_info{compute="timeslice",device="GPU-e",gpu="GPU-e",memory="driver"} 1`,
 		`gpucdi_shared_cores_free{device="GPU-e",gpu="GPU-e"} 70`,
 		`gpucdi_shared_memory_free_bytes{device="GPU-e",gpu="GPU-e"} 6.442450944e+10`,
-		`gpucdi_share_cores{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 25`,
-		`gpucdi_share_memory_limit_bytes{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="old"} 4.294967296e+10`,
-		`gpucdi_share_cores_limit{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 25`,
-		`gpucdi_share_memory_bytes{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 2.147483648e+10`,
-		`gpucdi_share_memory_limit_bytes{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 2.147483648e+10`,
-		`gpucdi_share_memory_used_bytes{claim="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 1.073741824e+09`,
-		`gpucdi_share_cores_limit{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 50`,
-		`gpucdi_share_memory_bytes{claim="any",device="GPU-e",gpu="GPU-e",namespace="default",pod=""} 4.294967296e+09`,
-		`gpucdi_share_memory_limit_bytes{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 1.7179869184e+10`,
-		`gpucdi_share_memory_used_bytes{claim="quarter",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 1.073741824e+09`,
+		`gpucdi_share_cores{claim="quarter",container="main,side",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 25`,
+		`gpucdi_share_memory_limit_bytes{claim="",container="",device="GPU-f",gpu="GPU-f",namespace="default",pod="old"} 4.294967296e+10`,
+		`gpucdi_share_cores_limit{claim="",container="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 25`,
+		`gpucdi_share_memory_bytes{claim="",container="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 2.147483648e+10`,
+		`gpucdi_share_memory_limit_bytes{claim="",container="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 2.147483648e+10`,
+		`gpucdi_share_memory_used_bytes{claim="",container="",device="GPU-f",gpu="GPU-f",namespace="default",pod="replica"} 1.073741824e+09`,
+		`gpucdi_share_cores_limit{claim="quarter",container="main,side",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 50`,
+		`gpucdi_share_memory_bytes{claim="any",container="",device="GPU-e",gpu="GPU-e",namespace="default",pod=""} 4.294967296e+09`,
+		`gpucdi_share_memory_limit_bytes{claim="quarter",container="main,side",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 1.7179869184e+10`,
+		`gpucdi_share_memory_used_bytes{claim="quarter",container="main,side",device="GPU-e",gpu="GPU-e",namespace="default",pod="pod"} 1.073741824e+09`,
 		`gpucdi_dra_prepare_duration_seconds_count 2`,
 		`gpucdi_dra_unprepare_duration_seconds_count 1`,
 		`gpucdi_dra_refusals_total{reason="held"} 1`,
 		`gpucdi_dra_refusals_total{reason="fault"} 0`,
 		`gpucdi_dra_slice_writes_total 3`,
+		`gpucdi_dra_waits_total 1`,
 	} {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("%s is missing in\n%s", want, got)
@@ -223,13 +228,14 @@ func TestMetrics(t *testing.T) {
 func TestMetricsOfEmptyNode(t *testing.T) {
 	got := scrape(t, metrics.New(func(context.Context) status.Node {
 		return status.Node{Kubelet: status.Kubelet{Resources: []status.Resource{{Name: "nvidia.com/gpu", Error: "waiting"}}},
-			DRA: &status.DRA{Error: "not attempted yet"}}
+			DRA: &status.DRA{Error: "not attempted yet"}, NRI: &status.NRI{Error: "not connected yet"}}
 	}, nil))
 	for _, want := range []string{
 		`gpucdi_devices{health="healthy",reason="",resource="nvidia.com/gpu"} 0`,
 		`gpucdi_component_healthy{component="kubelet"} 0`,
 		`gpucdi_component_healthy{component="dra"} 0`,
 		`gpucdi_component_healthy{component="slices"} 1`,
+		`gpucdi_component_healthy{component="nri"} 0`,
 		`gpucdi_unreadable_devices 0`,
 	} {
 		if !strings.Contains(got, want+"\n") {
@@ -300,6 +306,29 @@ func TestDocumentedMetrics(t *testing.T) {
 	}
 	if !strings.Contains(string(text), want) {
 		t.Errorf("docs/metrics.md does not have exactly these rows:\n%s", want)
+	}
+}
+
+// The metrics in the migration guides exist. A name that ends with * is the prefix of several.
+func TestMetricsOfMigrationGuides(t *testing.T) {
+	known := slices.Collect(maps.Keys(families(t)))
+	metric := regexp.MustCompile(`\bgpucdi_\w+\*?`)
+	for _, guide := range []string{"moving-hami.md", "moving-gpu-manager.md"} {
+		text, err := os.ReadFile("../docs/" + guide)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := metric.FindAllString(string(text), -1)
+		if len(names) == 0 {
+			t.Errorf("docs/%s names no metrics", guide)
+		}
+		for _, name := range names {
+			prefix, several := strings.CutSuffix(name, "*")
+			matches := func(known string) bool { return known == name || several && strings.HasPrefix(known, prefix) }
+			if !slices.ContainsFunc(known, matches) {
+				t.Errorf("docs/%s names the metric %s, which does not exist", guide, name)
+			}
+		}
 	}
 }
 

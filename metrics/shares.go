@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpucdi/gpucdi/status"
@@ -21,8 +23,8 @@ var (
 )
 
 // shareLabels are the labels of a share. It has one pod, since a claim for a part of a GPU must be reserved for one. The
-// claim is empty for replicas.
-var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod"}
+// claim is empty for replicas. If it has several containers, their names are separated by commas.
+var shareLabels = []string{"device", "gpu", "namespace", "claim", "pod", "container"}
 
 func shareDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{isolation, freeCores, freeMemory, shareCores, coresLimit, shareMemory, shareLimit, shareUsed}
@@ -52,7 +54,7 @@ func (s sink) shares(devices []status.Device) {
 			}
 			if key := [4]string{d.ID, share.Namespace, share.Claim, pod}; !listed[key] {
 				listed[key] = true
-				s.share(share, d.ID, d.GPU, share.Namespace, share.Claim, pod)
+				s.share(share, d.ID, d.GPU, share.Namespace, share.Claim, pod, strings.Join(share.Containers, ","))
 			}
 		}
 	}

@@ -201,6 +201,10 @@ type Share struct {
 	Claim     string   `json:"claim,omitempty"` // empty for replicas
 	Pods      []string `json:"pods"`            // names; of a claim, as of the latest call of the kubelet
 
+	// Containers are the names of the containers that have a replica of the pod, or that reference the claim. The kubelet
+	// reports them, except for init containers other than sidecars.
+	Containers []string `json:"containers,omitempty"`
+
 	Amount
 	MemoryLimited  bool `json:"memoryLimited"`            // the driver limits the pod to MemoryBytes
 	ComputeCeiling int  `json:"computeCeiling,omitempty"` // of the compute time, enforced by MPS, in percent of the device; 0: none
