@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/metrics"
@@ -14,10 +17,11 @@ import (
 // maxRefusals bounds the refusals in the status.
 const maxRefusals = 32
 
-// claimObserver counts the kubelet's calls to prepare and unprepare claims in the metrics, and keeps the waiting
-// claims and the latest refusals for the status. It is safe for concurrent use.
+// claimObserver counts the kubelet's calls to prepare and unprepare claims in the metrics, records Events of claims, and
+// keeps the waiting claims and the latest refusals for the status. It is safe for concurrent use.
 type claimObserver struct {
 	metrics *metrics.Metrics
+	events  *cluster.EventRecorder
 
 	mu       sync.Mutex
 	waiting  []status.WaitingClaim // the longest first
@@ -34,6 +38,7 @@ func (o *claimObserver) Waiting(outcome dra.Outcome) {
 	o.waiting = slices.Clone(o.waiting)
 	i := slices.IndexFunc(o.waiting, func(w status.WaitingClaim) bool { return w.UID == outcome.UID })
 	if i < 0 {
+		o.metrics.Waited()
 		i = len(o.waiting)
 		o.waiting = append(o.waiting, status.WaitingClaim{Namespace: outcome.Namespace, Name: outcome.Name, UID: outcome.UID, Since: time.Now()})
 	}
@@ -43,7 +48,41 @@ func (o *claimObserver) Waiting(outcome dra.Outcome) {
 // Prepared implements dra.Observer.
 func (o *claimObserver) Prepared(outcome dra.Outcome) {
 	o.metrics.Prepared(outcome.Took, string(outcome.Refusal))
+	event := o.event(outcome)
 	o.record(outcome)
+	if event.Reason != "" {
+		o.events.Record(event)
+	}
+}
+
+// event returns the Event of a call to prepare a claim; the zero Event if there is none. The kubelet repeats a refused
+// call, so a refusal with the same message as the last one has none, nor has a call that was canceled.
+func (o *claimObserver) event(outcome dra.Outcome) cluster.Event {
+	claim := cluster.ClaimRef{Namespace: outcome.Namespace, Name: outcome.Name, UID: outcome.UID}
+	repeated := func(r status.Refusal) bool { return r.UID == outcome.UID && r.Message == gpu.OneLine(outcome.Err) }
+	switch message := notEnforced(outcome.Devices); {
+	case message != "":
+		return cluster.Event{Type: cluster.Normal, Reason: coresNotEnforced, Message: message, Claim: claim}
+	case outcome.Err != nil && outcome.Refusal != dra.RefusedCanceled && !slices.ContainsFunc(o.refused(), repeated):
+		return cluster.Event{Type: cluster.Warning, Reason: claimNotPrepared, Message: gpu.OneLine(outcome.Err), Claim: claim}
+	}
+	return cluster.Event{}
+}
+
+// notEnforced returns a message that names the devices of which a claim has a part, but no limit of the compute time;
+// empty if there are none.
+func notEnforced(devices []dra.Device) string {
+	var cores []string
+	for _, d := range devices {
+		if !d.Admin && d.Amount.Partial() && d.MPSPercentage == 0 {
+			cores = append(cores, fmt.Sprintf("%d cores of %s", d.Amount.Cores, d.ID))
+		}
+	}
+	if len(cores) == 0 {
+		return ""
+	}
+	return strings.Join(cores, ", ") + " booked, but not enforced: the programs on the GPU take turns (compute level timeslice); " +
+		"to enforce cores, set shares.compute: ceiling in the config"
 }
 
 // Unprepared implements dra.Observer.

@@ -3,10 +3,15 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/metrics"
 )
@@ -37,7 +42,56 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A claim that waits for devices is reported with the latest reason, until the call for it ends.
+// An Event of the claim names the parts of GPUs whose compute time is not limited.
+func TestNotEnforced(t *testing.T) {
+	part := func(id string, cores uint64, percentage int) dra.Device {
+		return dra.Device{ID: id, Amount: allocator.Amount{Cores: cores, Memory: 1 << 30}, MPSPercentage: percentage}
+	}
+	monitor := part("GPU-5", 10, 0)
+	monitor.Admin = true
+	devices := []dra.Device{part("GPU-1", 25, 0), part("GPU-2", 100, 0), part("GPU-3", 25, 25), {ID: "GPU-4"}, monitor, part("GPU-6", 50, 0)}
+	if got := notEnforced(devices); !strings.HasPrefix(got, "25 cores of GPU-1, 50 cores of GPU-6 booked, but not enforced: ") {
+		t.Errorf("got %q", got)
+	}
+	if got := notEnforced(devices[1:5]); got != "" {
+		t.Errorf("nothing to enforce: got %q", got)
+	}
+}
+
+// A refusal has an Event of the claim, unless it repeats the last one or the call was canceled.
+func TestEventsOfRefusals(t *testing.T) {
+	m := metrics.New(nil, nil)
+	m.EnableDRA(func() uint64 { return 0 }, nil)
+	o := &claimObserver{metrics: m}
+	for _, tc := range []struct {
+		err  string
+		kind dra.Refusal
+		want string
+	}{
+		{"held by\nfirst", dra.RefusedHeld, "held by; first"},
+		{"held by\nfirst", dra.RefusedHeld, ""},
+		{"held by second", dra.RefusedHeld, "held by second"},
+		{"stopping", dra.RefusedCanceled, ""},
+		{"", "", ""},
+		{"held by second", dra.RefusedHeld, "held by second"},
+	} {
+		outcome := dra.Outcome{Namespace: "default", Name: "a", UID: "uid-a", Refusal: tc.kind}
+		if tc.err != "" {
+			outcome.Err = errors.New(tc.err)
+		}
+		want := cluster.Event{}
+		if tc.want != "" {
+			want = cluster.Event{Type: cluster.Warning, Reason: "ClaimNotPrepared", Message: tc.want, Claim: cluster.ClaimRef{Namespace: "default", Name: "a", UID: "uid-a"}}
+		}
+		if got := o.event(outcome); got != want {
+			t.Errorf("%q: got %+v, want %+v", tc.err, got, want)
+		}
+		o.Prepared(outcome)
+	}
+}
+
+// A claim that waits for devices is reported with the latest reason, until the call for it ends. The metric counts each
+// call once.
 func TestWaitingClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New(nil, nil)
@@ -46,6 +100,15 @@ func TestWaitingClaims(t *testing.T) {
 		wait := func(uid, reason string) {
 			o.Waiting(dra.Outcome{UID: uid, Namespace: "default", Name: uid, Refusal: dra.RefusedHeld, Err: errors.New(reason)})
 		}
+		waits := func(want int) {
+			t.Helper()
+			response := httptest.NewRecorder()
+			m.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			if line := fmt.Sprintf("\ngpucdi_dra_waits_total %d\n", want); !strings.Contains(response.Body.String(), line) {
+				t.Errorf("the metrics lack %q", line)
+			}
+		}
+		waits(0)
 		start := time.Now()
 		wait("a", "first")
 		time.Sleep(time.Second)
@@ -59,5 +122,8 @@ func TestWaitingClaims(t *testing.T) {
 		if got := o.awaiting(); len(got) != 0 {
 			t.Errorf("after the calls: got %+v", got)
 		}
+		waits(2)
+		wait("a", "again")
+		waits(3)
 	})
 }

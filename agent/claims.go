@@ -67,7 +67,7 @@ func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *all
 		driverName: a.cfg.DRADriver, poolName: a.cfg.NodeName, node: a.cfg.Node, kubeletDir: node, gate: gate,
 		driverRead: make(chan struct{}, 1), client: client, pool: cluster.NewPool(client, a.cfg.DRADriver, a.cfg.NodeName, a.log),
 	}
-	c.observer = &claimObserver{metrics: a.metrics}
+	c.observer = &claimObserver{metrics: a.metrics, events: cluster.NewEventRecorder(a.cfg.NodeName, client, claimEventInterval, a.log)}
 	c.extra.Store(&[]string{})
 	c.plan.Store(&plan{})
 	slicer := &driver.TimeSlicer{Node: a.cfg.Node, DriverRoot: a.cfg.DriverRoot, Library: a.cfg.Library, Worker: a.cfg.Worker}
@@ -95,6 +95,7 @@ func (a *Agent) newClaims(ctx context.Context, client *cluster.Client, gate *all
 	c.restore(ctx, a.log)
 	c.start = sync.OnceFunc(func() { start(c.driver.Run) })
 	start(func(ctx context.Context) error { c.pool.Run(ctx); return nil })
+	start(func(ctx context.Context) error { c.observer.events.Run(ctx); return nil })
 	start(func(ctx context.Context) error { c.forward(ctx, t.claims); return nil })
 	start(func(ctx context.Context) error { c.watchStale(ctx, a.log); return nil })
 	start(func(ctx context.Context) error { c.restoreTimeSlices(ctx); return nil })

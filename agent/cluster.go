@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/labels"
@@ -27,9 +28,16 @@ func (a *Agent) newClusterClient() (*cluster.Client, error) {
 	return client, err
 }
 
-// startViews starts the recorder of Events and the writer of the Node's labels, and returns the writer.
+const (
+	// nodeEventInterval bounds the rate of Events of the node.
+	nodeEventInterval = 10 * time.Second
+	// claimEventInterval bounds the rate of Events of claims, of which a node can prepare several per second.
+	claimEventInterval = 200 * time.Millisecond
+)
+
+// startViews starts the recorder of Events of the node and the writer of the Node's labels, and returns the writer.
 func (a *Agent) startViews(client *cluster.Client, background func(run func(context.Context))) *cluster.NodeLabels {
-	a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, a.log)
+	a.events = cluster.NewEventRecorder(a.cfg.NodeName, client, nodeEventInterval, a.log)
 	background(a.events.Run)
 	nodeLabels := cluster.NewNodeLabels(client, a.cfg.NodeName, labels.Routine, a.log)
 	background(nodeLabels.Run)

@@ -24,6 +24,12 @@ const (
 	podWithoutGPU     = "PodWithoutGPU"
 )
 
+// Reasons of Events on a ResourceClaim.
+const (
+	coresNotEnforced = "CoresNotEnforced"
+	claimNotPrepared = "ClaimNotPrepared"
+)
+
 // groupByFault returns the devices that got or lost a fault, grouped by fault, so that the removal of the driver is
 // one Event. It omits devices that wait or drain without a fault, and the monitor, because each of its faults is
 // also a fault of a GPU.

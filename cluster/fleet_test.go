@@ -162,7 +162,7 @@ func newAgent(client *Client, node string) *agent {
 		pool: NewPool(client, testDriver, node, log),
 		// Only the first labels are urgent.
 		labels: NewNodeLabels(client, node, func(before, _ map[string]string) bool { return len(before) > 0 }, log),
-		events: NewEventRecorder(node, client, log),
+		events: NewEventRecorder(node, client, nodeEvents, log),
 	}
 }
 

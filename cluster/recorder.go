@@ -17,11 +17,13 @@ const (
 	maxSent = 256
 	// maxAttempts is the number of attempts to send an Event before it is dropped.
 	maxAttempts = 6
+	// burst is the number of Events that are sent without a pause between them.
+	burst = 25
 	// firstPause is the pause after the first attempt. It doubles with each attempt.
 	firstPause = time.Second
 )
 
-// EventRecorder sends Events of a node to the API server.
+// EventRecorder sends the Events of an agent to the API server.
 type EventRecorder struct {
 	node   string
 	client *Client
@@ -48,17 +50,17 @@ type sentEvent struct {
 	count int
 }
 
-// NewEventRecorder returns the recorder of a node. It sends Events while Run runs.
-func NewEventRecorder(node string, client *Client, log *slog.Logger) *EventRecorder {
+// NewEventRecorder returns the recorder of the agent on a node. It sends Events while Run runs: a burst when many
+// occur at once, and one per interval after that, which limits a device that flaps.
+func NewEventRecorder(node string, client *Client, interval time.Duration, log *slog.Logger) *EventRecorder {
 	return &EventRecorder{
 		node:   node,
 		client: client,
 		log:    log,
 		queue:  make(chan queuedEvent, queueSize),
-		// Allows a burst when the whole node changes, and limits a device that flaps.
-		limit: rate.NewLimiter(rate.Every(10*time.Second), 25),
-		pause: firstPause,
-		sent:  map[Event]sentEvent{},
+		limit:  rate.NewLimiter(rate.Every(interval), burst),
+		pause:  firstPause,
+		sent:   map[Event]sentEvent{},
 	}
 }
 
@@ -121,7 +123,7 @@ func (r *EventRecorder) deliver(ctx context.Context, next queuedEvent) {
 	case err.Error() != r.logged:
 		r.logged = err.Error()
 		r.log.Warn("Event dropped", "reason", next.Reason, "message", next.Message, "err", err,
-			"remedy", "if forbidden, allow the service account to create and patch events in namespace default, as in deploy/")
+			"remedy", "if forbidden, allow the service account to create and patch Events, as in deploy/")
 	}
 }
 
@@ -144,7 +146,8 @@ func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
 	}
 }
 
-// createOrUpdate increments the count of an Event that was sent before, or creates it as o.
+// createOrUpdate increments the count of an Event of the node that was sent before, or creates an Event as o. The agent
+// may not update Events of claims.
 func (r *EventRecorder) createOrUpdate(ctx context.Context, e Event, o eventObject) error {
 	if sent, ok := r.sent[e]; ok {
 		next := recurrence{Count: sent.count + 1, Last: o.Last}
@@ -159,6 +162,9 @@ func (r *EventRecorder) createOrUpdate(ctx context.Context, e Event, o eventObje
 	}
 	if err := r.client.createEvent(ctx, o); err != nil && !errors.Is(err, ErrAlreadyExists) {
 		return err
+	}
+	if e.Claim != (ClaimRef{}) {
+		return nil
 	}
 	if len(r.sent) == maxSent {
 		clear(r.sent)

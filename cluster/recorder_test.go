@@ -93,7 +93,7 @@ func (s *server) next(t *testing.T, status int) call {
 // startRecorder runs a recorder until the test ends.
 func startRecorder(t *testing.T, client *Client, log io.Writer) *EventRecorder {
 	t.Helper()
-	r := NewEventRecorder("node", client, slog.New(slog.NewTextHandler(log, nil)))
+	r := NewEventRecorder("node", client, nodeEvents, slog.New(slog.NewTextHandler(log, nil)))
 	r.pause = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -107,6 +107,9 @@ func startRecorder(t *testing.T, client *Client, log io.Writer) *EventRecorder {
 	})
 	return r
 }
+
+// nodeEvents is the interval between Events of a node.
+const nodeEvents = 10 * time.Second
 
 const events = "/api/v1/namespaces/default/events"
 
@@ -155,6 +158,22 @@ func TestRecord(t *testing.T) {
 	other := s.next(t, http.StatusCreated)
 	if other.method != http.MethodPost || len(other.body["message"].(string)) != messageLimit {
 		t.Errorf("created by %+v", other)
+	}
+}
+
+// An Event of a claim is in the namespace of the claim. A recurring one is created again: the agent may not update it.
+func TestEventOfClaim(t *testing.T) {
+	s := newServer(t)
+	r := startRecorder(t, s.client, t.Output())
+	for range 2 {
+		r.Record(Event{Type: Normal, Reason: "CoresNotEnforced", Claim: ClaimRef{Namespace: "team", Name: "quarter", UID: "1-2"}})
+		created := s.next(t, http.StatusCreated)
+		namespace := created.body["metadata"].(map[string]any)["namespace"]
+		got := fmt.Sprint(created.method, " ", created.path, " ", namespace, " ", created.body["involvedObject"], " ", created.body["reportingInstance"])
+		want := "POST /api/v1/namespaces/team/events team map[apiVersion:resource.k8s.io/v1 kind:ResourceClaim name:quarter namespace:team uid:1-2] node"
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }
 
@@ -210,7 +229,7 @@ func TestRefused(t *testing.T) {
 // Record never blocks, even if Run does not run. Events above the queue size are dropped and logged.
 func TestQueueFull(t *testing.T) {
 	log := make(logLines, 10*queueSize)
-	r := NewEventRecorder("node", &Client{}, slog.New(slog.NewTextHandler(log, nil)))
+	r := NewEventRecorder("node", &Client{}, nodeEvents, slog.New(slog.NewTextHandler(log, nil)))
 	for i := range 2 * queueSize {
 		r.Record(Event{Type: Warning, Reason: "GPUUnhealthy", Message: fmt.Sprint(i)})
 	}

@@ -14,6 +14,8 @@ type Outcome struct {
 	Took                 time.Duration
 	Refusal              Refusal // empty if the call succeeded
 	Err                  error   // nil if the call succeeded
+
+	Devices []Device // that the call prepared; empty if they were prepared before
 }
 
 // Refusal is the kind of reason why a claim was not prepared or unprepared.

@@ -256,6 +256,17 @@ func mustRead(t *testing.T, path string) string {
 	return string(data)
 }
 
+// The outcome has the devices of the call that prepared them, not of a later one.
+func TestOutcomeOfRepeatedCall(t *testing.T) {
+	n := newNode(t)
+	n.add("a", "0")
+	n.prepares("a", "0")
+	n.prepares("a", "0")
+	if first, again := n.observer.prepared[0].Devices, n.observer.prepared[1].Devices; len(first) != 1 || len(again) != 0 {
+		t.Errorf("devices %v, and of the repeated call %v", first, again)
+	}
+}
+
 // The record of a claim in continuous use drops the pods that used it first, never those that use it now.
 func TestRecordKeepsLatestPods(t *testing.T) {
 	n := newNode(t)

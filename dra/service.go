@@ -34,7 +34,7 @@ func (s *service) NodePrepareResources(ctx context.Context, request *drapb.NodeP
 		start := time.Now()
 		record, err := s.driver.prepare(ctx, c)
 		err = explain(ctx, err)
-		s.driver.prepared(c, record, time.Since(start), err)
+		s.driver.prepared(c, record, start, err)
 		result := &drapb.NodePrepareResourceResponse{}
 		if err == nil {
 			result.Devices = s.driver.response(record)
@@ -104,9 +104,14 @@ func (d *Driver) response(r Record) []*drapb.Device {
 	return devices
 }
 
-// prepared reports the outcome of a call.
-func (d *Driver) prepared(c claimRef, r Record, took time.Duration, err error) {
-	d.cfg.Observer.Prepared(c.outcome(took, err))
+// prepared reports the outcome of a call that started at a time.
+func (d *Driver) prepared(c claimRef, r Record, start time.Time, err error) {
+	took := time.Since(start)
+	outcome := c.outcome(took, err)
+	if err == nil && !r.Prepared.Before(start) {
+		outcome.Devices = r.Devices
+	}
+	d.cfg.Observer.Prepared(outcome)
 	log := d.log.With("claim", host.Printable(c.String(), maxMessage), "uid", host.Printable(c.uid, maxShown))
 	if err != nil {
 		log.Warn("claim not prepared", "err", message(err))

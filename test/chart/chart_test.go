@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
+	rbac "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
@@ -175,6 +176,37 @@ func TestValues(t *testing.T) {
 			if strings.Contains(out, part) {
 				t.Errorf("%s: %q is in\n%s", tc.set, part, out)
 			}
+		}
+	}
+}
+
+// With DRA, the agent may get and list claims, but not watch them. Without DRA, no role has permissions for claims.
+func TestClaimPermissions(t *testing.T) {
+	for enabled, want := range map[string]map[string][]string{
+		"true":  {"gpucdi-dra": {"get", "list"}, "gpucdi-claims": {"list"}}, // gpucdi-claims: the check before an uninstall
+		"false": {},
+	} {
+		manifest, err := helm(t.Context(), "template", "gpucdi", "--set", "dra.enabled="+enabled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string][]string{}
+		for _, object := range objects(manifest) {
+			var role rbac.ClusterRole // a Role has the same fields; other kinds have no rules
+			if !strings.Contains(object, "\nrules:") {
+				continue
+			}
+			if err := yaml.Unmarshal([]byte(object), &role); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range role.Rules {
+				if slices.Contains(r.Resources, "resourceclaims") || slices.Contains(r.Resources, "*") {
+					got[role.Name] = append(got[role.Name], r.Verbs...)
+				}
+			}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("dra.enabled=%s: permissions for claims %v, want %v", enabled, got, want)
 		}
 	}
 }
