@@ -327,9 +327,12 @@ func (c *Control) command(ctx context.Context, args ...string) (string, error) {
 }
 
 // Watch sends to changed, which must have a buffer of one, when the daemon or a server starts or ends, until ctx ends. It
-// misses the end of a daemon that is killed together with gpucdi mps.
+// misses the end of a server that is killed.
 func (c *Control) Watch(ctx context.Context, changed chan<- struct{}, log *slog.Logger) {
 	relevant := func(name string) bool { return name == socketName || isName(name) && name != logDir }
+	var exits sync.WaitGroup
+	exits.Go(func() { c.watchExit(ctx, changed) })
+	defer exits.Wait()
 	sockets.Watcher{Dir: c.Dir, Relevant: relevant, Changed: changed, Log: log}.Run(ctx)
 }
 

@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -371,6 +374,67 @@ func TestWatch(t *testing.T) {
 	<-changed
 	d.socket.Close()
 	<-changed
+}
+
+// A killed daemon leaves its socket behind. Its end is an event nevertheless.
+func TestWatchKilledDaemon(t *testing.T) {
+	const listens = "GPUCDI_TEST_LISTEN"
+	if socket := os.Getenv(listens); socket != "" {
+		if _, err := net.Listen("unix", socket); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("listening")
+		select {}
+	}
+	c := &Control{Dir: t.TempDir()}
+	daemon := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "TestWatchKilledDaemon")
+	daemon.Env = append(os.Environ(), listens+"="+filepath.Join(c.Dir, socketName))
+	out, err := daemon.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = daemon.Wait() }()
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	changed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watch sync.WaitGroup
+	watch.Go(func() { c.watchExit(ctx, changed) })
+	for !hasPidfd(t) {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case <-changed:
+		t.Error("an event while the daemon runs")
+	case <-time.After(100 * time.Millisecond):
+	}
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	cancel()
+	watch.Wait()
+	if err := awaitExit(t.Context(), filepath.Join(c.Dir, socketName)); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("error %v without a daemon", err)
+	}
+}
+
+// hasPidfd reports whether this process refers to another process by a file descriptor.
+func hasPidfd(t *testing.T) (found bool) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		target, _ := os.Readlink(f)
+		found = found || strings.Contains(target, "pidfd")
+	}
+	return found
 }
 
 func btoi(b bool) int {
