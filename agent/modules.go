@@ -25,6 +25,7 @@ type modules struct {
 	log     *slog.Logger
 	tried   map[string]time.Time
 	stuck   chan error // result of a modprobe that could not be killed; nil: none
+	hanging string     // its module
 }
 
 // load loads a module unless the last attempt was within moduleRetry, and reports success.
@@ -44,9 +45,8 @@ func (m *modules) load(ctx context.Context, name string) bool {
 // run runs modprobe. If it hangs in the kernel and cannot be killed, run stops waiting for it, and starts no other
 // until it has exited.
 func (m *modules) run(ctx context.Context, name string) error {
-	hangs := fmt.Errorf("loading the kernel module %s: modprobe hangs in the kernel; find the cause in the kernel log, and reboot the node", name)
 	if m.stuck != nil && len(m.stuck) == 0 {
-		return hangs
+		return m.hangs(name)
 	}
 	m.stuck = nil
 	ctx, cancel := context.WithTimeout(ctx, moduleTimeout)
@@ -62,7 +62,12 @@ func (m *modules) run(ctx context.Context, name string) error {
 	case err := <-result:
 		return err
 	case <-time.After(moduleKill):
-		m.stuck = result
-		return hangs
+		m.stuck, m.hanging = result, name
+		return m.hangs(name)
 	}
+}
+
+// hangs returns the error of loading a module while modprobe hangs, perhaps with another module.
+func (m *modules) hangs(name string) error {
+	return fmt.Errorf("loading the kernel module %s: modprobe hangs in the kernel while it loads %s; find the cause in the kernel log, and reboot the node", name, m.hanging)
 }
