@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -34,6 +35,9 @@ func (b *bench) dra(ctx context.Context) (err error) {
 		return err
 	}
 	if err := b.claims(ctx, n); err != nil {
+		return err
+	}
+	if err := b.forced(ctx, n); err != nil {
 		return err
 	}
 	return b.parts(ctx, n)
@@ -172,9 +176,20 @@ func (n *draNode) measurePod(ctx context.Context, s *side) error {
 
 // readClaim repeats the GET that the agent sends once to prepare the claim of the stack's pod.
 func (n *draNode) readClaim(ctx context.Context, s *side) error {
+	claims, err := n.api.list(ctx, claimsPath)
+	if err != nil {
+		return err
+	}
+	if len(claims) != 1 {
+		return fmt.Errorf("%d claims exist, want that of one pod", len(claims))
+	}
+	var claim struct{ Metadata struct{ Name string } }
+	if err := json.Unmarshal(claims[0], &claim); err != nil {
+		return fmt.Errorf("parsing the claim: %w", err)
+	}
 	for range claimReads {
 		took, err := timed(func() error {
-			_, err := n.server.do(ctx, http.MethodGet, claimsPath+"/"+podName(s.stack, 0), nil)
+			_, err := n.server.do(ctx, http.MethodGet, claimsPath+"/"+claim.Metadata.Name, nil)
 			return err
 		})
 		if err != nil {

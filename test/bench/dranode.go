@@ -32,7 +32,7 @@ func withDRA() stack {
 
 // withParts is gpucdi with all GPUs in ResourceSlices, as devices of which claims can request a part.
 func withParts() stack {
-	return stack{name: "part", claims: true, part: object{"cores": "25", "memory": "20Gi"},
+	return stack{name: "part", claims: true, request: object{"capacity": object{"requests": object{"cores": "25", "memory": "20Gi"}}},
 		command: agentInCluster("--config", configDir+"/parts.yaml", "--dra-driver-name", deviceClass)}
 }
 

@@ -125,10 +125,11 @@ NodePrepareResources
 pod      from the request that creates a pod to the start of its container by containerd. NVIDIA: the defaults of
          the plugin's chart and of the toolkit (strategy envvar, nvidia-container-runtime as a RuntimeClass, which
          generates a CDI spec for each container); with CDI: containerd applies the plugin's CDI spec, with its hooks.
-         With a claim: its ResourceClaim was created before; the other side requests nvidia.com/gpu
+         With a claim: its ResourceClaimTemplate was created before; the other side requests nvidia.com/gpu
 part     of a GPU: 25 cores and 20 GiB, which the driver limits
 bound    from the request that creates a pod to its assignment to the node by the scheduler. New template: no earlier
          pod has requested the same vcuda-core and vcuda-memory
+by force without a grace period, while the container of the pod still runs; the next pod has a claim of its own
 burst    from the request that creates the first of the pods to the start of the last container
 `
 

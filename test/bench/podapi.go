@@ -21,10 +21,11 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// podsPath and claimsPath are the paths of the pods and of the ResourceClaims in the API.
+// Paths of the API.
 const (
-	podsPath   = "/api/v1/namespaces/default/pods"
-	claimsPath = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+	podsPath      = "/api/v1/namespaces/default/pods"
+	claimsPath    = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+	templatesPath = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 )
 
 // endpoint is an HTTP server in the box.
@@ -111,13 +112,13 @@ func (e *endpoint) watch(ctx context.Context, path string, read func(events io.R
 type object = map[string]any
 
 // create creates a pod that requests a device of a stack, or no device if the stack has none. A stack with claims
-// requires a claim with the name of the pod.
+// requires a claim template with the name of the pod.
 func (a *podAPI) create(ctx context.Context, name string, s stack) error {
 	resources, spec := object{}, object{}
 	switch {
 	case s.claims:
 		resources = object{"claims": []object{{"name": "gpu"}}}
-		spec["resourceClaims"] = []object{{"name": "gpu", "resourceClaimName": name}}
+		spec["resourceClaims"] = []object{{"name": "gpu", "resourceClaimTemplateName": name}}
 	case s.devices > 0:
 		resources = object{"limits": object{gpuResource: "1"}}
 	}
@@ -144,15 +145,13 @@ func (a *podAPI) createPod(ctx context.Context, name string, resources, fields o
 	return err
 }
 
-// claim creates a ResourceClaim for one GPU, or for a part of one.
-func (a *podAPI) claim(ctx context.Context, name string, part object) error {
+// template creates a ResourceClaimTemplate for one GPU, with more fields of the request.
+func (a *podAPI) template(ctx context.Context, name string, fields object) error {
 	request := object{"deviceClassName": deviceClass}
-	if len(part) > 0 {
-		request["capacity"] = object{"requests": part}
-	}
+	maps.Copy(request, fields)
 	spec := object{"devices": object{"requests": []object{{"name": "gpu", "exactly": request}}}}
-	_, err := a.do(ctx, http.MethodPost, claimsPath,
-		object{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": object{"name": name}, "spec": spec})
+	_, err := a.do(ctx, http.MethodPost, templatesPath,
+		object{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": object{"name": name, "labels": object{"bench": ""}}, "spec": object{"spec": spec}})
 	return err
 }
 
@@ -166,9 +165,9 @@ func (a *podAPI) list(ctx context.Context, path string) ([]json.RawMessage, erro
 	return list.Items, json.Unmarshal(text, &list)
 }
 
-// deleteAll deletes all pods, and then all claims, and waits until they are gone.
+// deleteAll deletes all pods, and then all claims and the templates of the bench, and waits until they are gone.
 func (a *podAPI) deleteAll(ctx context.Context) error {
-	for _, path := range []string{podsPath, claimsPath} {
+	for _, path := range []string{podsPath, claimsPath, templatesPath + "?labelSelector=bench"} {
 		if _, err := a.do(ctx, http.MethodDelete, path, nil); err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ type stack struct {
 	hooks   bool   // containers have hooks
 	devices int    // number of allocatable devices; 0: pods request none, or use claims
 	claims  bool   // pods get their devices through ResourceClaims
-	part    object // capacity that a claim requests; empty: the whole GPU
+	request object // fields of the request of a claim; empty: one GPU
 	command []string
 }
 

@@ -105,11 +105,11 @@ func (n *podNode) deletePods(ctx context.Context) error {
 	return sleep(ctx, podPause)
 }
 
-// podName returns the name of a pod in a burst, and of its claim.
+// podName returns the name of a pod in a burst, and of its claim template.
 func podName(s stack, i int) string { return fmt.Sprintf("%s-%d", s.name, i) }
 
-// runPods creates a burst of pods and returns the time until the last of their containers was started. Their claims are
-// created before.
+// runPods creates a burst of pods and returns the time until the last of their containers was started. Their claim
+// templates are created before.
 func (n *podNode) runPods(ctx context.Context, s stack, count int) (time.Duration, error) {
 	timeout := podTimeout
 	if count > 1 {
@@ -123,7 +123,7 @@ func (n *podNode) runPods(ctx context.Context, s stack, count int) (time.Duratio
 		if !s.claims {
 			continue
 		}
-		if err := n.api.claim(deadline, names[i], s.part); err != nil {
+		if err := n.api.template(deadline, names[i], s.request); err != nil {
 			return 0, err
 		}
 	}
