@@ -29,6 +29,7 @@
 	X(nvmlReturn_t, nvmlDeviceGetComputeInstanceId, (nvmlDevice_t, unsigned *)) \
 	X(nvmlReturn_t, nvmlDeviceGetAttributes_v2, (nvmlDevice_t, nvmlDeviceAttributes_t *)) \
 	X(nvmlReturn_t, nvmlDeviceGetComputeMode, (nvmlDevice_t, nvmlComputeMode_t *)) \
+	X(nvmlReturn_t, nvmlDeviceSetComputeMode, (nvmlDevice_t, nvmlComputeMode_t)) \
 	X(nvmlReturn_t, nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *)) \
 	X(nvmlReturn_t, nvmlDeviceGetNumGpuCores, (nvmlDevice_t, unsigned *))
 

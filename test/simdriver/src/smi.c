@@ -231,15 +231,37 @@ static int compute_policy(int argc, char **argv)
 	return set_time_slice(argv[1], argv[3]);
 }
 
+/* Sets the compute mode of all GPUs. */
+static int set_compute_mode(const char *name)
+{
+	static const char *const names[] = {"DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS"};
+	unsigned count = 0, mode = 0;
+	while (mode < sizeof names / sizeof *names && strcmp(name, names[mode]))
+		mode++;
+	if (mode == sizeof names / sizeof *names) {
+		printf("Invalid compute mode: %s\n", name);
+		return 2;
+	}
+	check(nvml.nvmlDeviceGetCount_v2(&count), "count the GPUs");
+	for (unsigned i = 0; i < count; i++) {
+		nvmlDevice_t device;
+		check(nvml.nvmlDeviceGetHandleByIndex_v2(i, &device), "find the GPU");
+		check(nvml.nvmlDeviceSetComputeMode(device, mode), "set the compute mode");
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct format format = {1, 1};
-	char *columns = NULL;
+	char *columns = NULL, *mode = NULL;
 	int wants_list = 0;
 	int is_policy = argc > 1 && !strcmp(argv[1], "compute-policy");
 	for (int i = 1; i < argc && !is_policy; i++) {
 		if (!strcmp(argv[i], "-L") || !strcmp(argv[i], "--list-gpus"))
 			wants_list = 1;
+		else if (!strncmp(argv[i], "--compute-mode=", 15))
+			mode = argv[i] + 15;
 		else if (!strncmp(argv[i], "--query-gpu=", 12))
 			columns = argv[i] + 12;
 		else if (!strncmp(argv[i], "--format=csv", 12))
@@ -255,7 +277,8 @@ int main(int argc, char **argv)
 		return 12;
 	}
 	check(nvml.nvmlInit_v2(), "initialize NVML");
-	int status = is_policy ? compute_policy(argc - 2, argv + 2) : wants_list ? list() : columns ? query(columns, &format) : table();
+	int status = is_policy ? compute_policy(argc - 2, argv + 2) : mode ? set_compute_mode(mode) :
+		     wants_list ? list() : columns ? query(columns, &format) : table();
 	nvml.nvmlShutdown();
 	return status;
 }
