@@ -19,7 +19,20 @@ import (
 	"github.com/gpucdi/gpucdi/config"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/runtime"
+	"github.com/gpucdi/gpucdi/runtime/nri"
 )
+
+// The status has the reason why the plugin is not connected, while the config enables it.
+func TestNRIStatus(t *testing.T) {
+	a := New(Config{}, slog.New(slog.DiscardHandler))
+	if got := a.nriStatus(); got != nil {
+		t.Errorf("disabled: %+v", got)
+	}
+	a.nri.Store(nri.New(nri.Config{}, a.log))
+	if got := a.nriStatus(); got == nil || got.Error == "" || !got.Connected.IsZero() {
+		t.Errorf("not connected: %+v", got)
+	}
+}
 
 // newCheckingAgent returns an agent of a node with two GPUs. GPU-1 is allocated to container main of a pod.
 func newCheckingAgent(t *testing.T) (a *Agent, log *bytes.Buffer) {

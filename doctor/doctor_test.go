@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpucdi/gpucdi/doctor"
+	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
 	"github.com/gpucdi/gpucdi/status"
 )
@@ -156,20 +158,87 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// The remedy of a fault that recovers by itself states the quiet period of the config.
-func TestRemedyStatesQuietPeriod(t *testing.T) {
+// newWorker returns the path of a driver worker that sends these fields of its first message.
+func newWorker(t *testing.T, fields string) string {
+	t.Helper()
 	worker := filepath.Join(t.TempDir(), "worker") // its messages are written to file descriptor 4
-	script := `#!/bin/sh
-echo '{"inventory":{"gpus":[{"uuid":"GPU-a"}]},"probes":{"GPU-a":{"failed":"unknown error"}},"cycle":true}' >&4
-read -r _
-`
+	script := fmt.Sprintf("#!/bin/sh\necho '{%s,\"cycle\":true}' >&4\nread -r _\n", fields)
 	if err := os.WriteFile(worker, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	return worker
+}
+
+// The remedy of a fault that recovers by itself states the quiet period of the config.
+func TestRemedyStatesQuietPeriod(t *testing.T) {
+	worker := newWorker(t, `"inventory":{"gpus":[{"uuid":"GPU-a"}]},"probes":{"GPU-a":{"failed":"unknown error"}}`)
 	files := map[string]string{"config.yaml": "health: {quietPeriod: 3m}", library: ""}
 	f := examine(t, files, func(n *doctor.Node) { n.Worker = worker })["GPUs"]
 	if f.Verdict != doctor.Fail || !strings.Contains(f.Message, "unknown error") || !strings.Contains(f.Remedy, "3m0s") {
 		t.Errorf("%+v, want unknown error, and a remedy with 3m0s", f)
+	}
+}
+
+// withGPUs returns the findings on a node with these GPUs and this config. Each GPU has 80 GiB.
+func withGPUs(t *testing.T, platform gpu.Platform, config string, limits ...gpu.MemoryLimits) map[string]doctor.Finding {
+	t.Helper()
+	inventory := gpu.Inventory{Platform: platform, GPUs: []gpu.GPU{}}
+	for i, l := range limits {
+		inventory.GPUs = append(inventory.GPUs, gpu.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, MIG: gpu.MIGDisabled, MemoryBytes: 80 << 30, MemoryLimits: l})
+	}
+	encoded, err := json.Marshal(inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker := newWorker(t, fmt.Sprintf(`"inventory":%s,"probes":{}`, encoded))
+	return examine(t, map[string]string{"config.yaml": config, library: ""}, func(n *doctor.Node) { n.Worker = worker })
+}
+
+// The check of memory limits has the reasons why they cannot be set, in one line.
+func TestMemoryLimits(t *testing.T) {
+	for _, tc := range []struct {
+		platform gpu.Platform
+		limits   []gpu.MemoryLimits // of the GPUs
+		want     doctor.Verdict
+		message  string
+	}{
+		{"", []gpu.MemoryLimits{gpu.MemoryLimitsSupported, gpu.MemoryLimitsSupported}, doctor.Pass, "can be set for pods on all GPUs"},
+		{"", []gpu.MemoryLimits{gpu.MemoryLimitsOldDriver, gpu.MemoryLimitsOldDriver}, doctor.Skip, "cannot be set: the driver is older than 615; install a newer one"},
+		{"", []gpu.MemoryLimits{gpu.MemoryLimitsCgroupV1}, doctor.Skip, "cannot be set: the node uses cgroup v1; boot it with cgroup v2"},
+		{"", []gpu.MemoryLimits{gpu.MemoryLimitsNoPods}, doctor.Skip, "cannot be set: pods have no cgroups; start the kubelet with cgroupsPerQOS: true and a cgroupRoot of at most one level in its config"},
+		{"", []gpu.MemoryLimits{gpu.MemoryLimitsSupported, gpu.MemoryLimitsMIG}, doctor.Skip, "cannot be set: GPU 1: the GPU is in MIG mode; MIG devices have memory of their own"},
+		{"", []gpu.MemoryLimits{gpu.MemoryLimitsUnsupported}, doctor.Skip, "cannot be set: the GPU does not support memory limits"},
+		{"", []gpu.MemoryLimits{gpu.MemoryLimitsSupported, ""}, doctor.Skip, "requires that all GPUs can be read"},
+		{"", nil, doctor.Skip, "requires that all GPUs can be read"},
+		{gpu.WSL2, []gpu.MemoryLimits{""}, doctor.Skip, "platform wsl2: not possible"},
+	} {
+		if f := withGPUs(t, tc.platform, "", tc.limits...)["memory limits"]; f.Verdict != tc.want || f.Message != tc.message {
+			t.Errorf("platform %q, limits %q: %+v, want %s: %s", tc.platform, tc.limits, f, tc.want, tc.message)
+		}
+	}
+}
+
+// The check of the isolation has the weakest levels of the devices that the config shares.
+func TestIsolation(t *testing.T) {
+	const limited, weakest = "resources: [{name: nvidia.com/gpu, replicas: 4, limits: memory, level: any}]", "weakest isolation of shared devices: "
+	const supported, old = gpu.MemoryLimitsSupported, gpu.MemoryLimitsOldDriver
+	for _, tc := range []struct {
+		config  string
+		limits  []gpu.MemoryLimits // of the GPUs
+		want    doctor.Verdict
+		message string
+	}{
+		{"", []gpu.MemoryLimits{supported}, doctor.Skip, "the config shares no GPU"},
+		{"resources: [{name: nvidia.com/gpu, replicas: 4}]", []gpu.MemoryLimits{supported}, doctor.Pass, weakest + "memory none, compute timeslice"},
+		{limited, []gpu.MemoryLimits{supported, supported}, doctor.Pass, weakest + "memory driver, compute timeslice"},
+		{limited, []gpu.MemoryLimits{old, supported}, doctor.Pass, weakest + "memory none, compute timeslice"},
+		{limited, []gpu.MemoryLimits{supported, old}, doctor.Pass, weakest + "memory none, compute timeslice"},
+		{"resources: [{name: nvidia.com/gpu, replicas: 4, limits: memory+compute, failRequestsGreaterThanOne: true}]", []gpu.MemoryLimits{supported},
+			doctor.Pass, weakest + "memory driver, compute ceiling"},
+	} {
+		if f := withGPUs(t, "", tc.config, tc.limits...)["isolation"]; f.Verdict != tc.want || f.Message != tc.message {
+			t.Errorf("config %q, limits %q: %+v, want %s: %s", tc.config, tc.limits, f, tc.want, tc.message)
+		}
 	}
 }
 

@@ -30,9 +30,9 @@ func TestOrder(t *testing.T) {
 		want      string
 	}{
 		{"all free", func([]Offer) {}, nil, allocator.Pack, "0 1 2 3 4 m0 m1"},
-		{"one of a pair", func([]Offer) {}, map[string]allocator.Amount{gpuID(2): {}}, allocator.Pack, "0 1 2 3 4 m0 m1"},
-		{"fault", func(offers []Offer) { offers[2].Fault = gpu.Gone() }, nil, allocator.Pack, "0 1 2 3 4 m0 m1"},
-		{"two resources", func(offers []Offer) { offers[0].Resource, offers[1].Resource = "b", "b" }, map[string]allocator.Amount{gpuID(2): {}}, allocator.Pack, "0 1 2 3 4 m0 m1"},
+		{"one of a pair", func([]Offer) {}, map[string]allocator.Amount{gpuID(0): {}}, allocator.Pack, "2 3 0 1 4 m0 m1"},
+		{"fault", func(offers []Offer) { offers[0].Fault = gpu.Gone() }, nil, allocator.Pack, "2 3 0 1 4 m0 m1"},
+		{"two resources", func(offers []Offer) { offers[2].Resource, offers[3].Resource = "b", "b" }, nil, allocator.Pack, "0 1 4 2 3 m0 m1"},
 		{"the fullest GPU first", share(0), held, allocator.Pack, "4 3 2 1 0 m0 m1"},
 		{"the emptiest GPU first", share(0), held, allocator.Spread, "4 0 1 2 3 m0 m1"},
 		{"shared GPUs after whole GPUs", share(2), nil, allocator.Pack, "0 1 4 2 3 m0 m1"},

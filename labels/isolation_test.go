@@ -37,17 +37,18 @@ func TestIsolation(t *testing.T) {
 		}
 	}
 	before := of(limited)
-	inv.GPUs[1].MemoryLimits = gpu.MemoryLimitsOldDriver
 	strict := limited
 	strict.Level = ""
 	inv.GPUs[1].MemoryLimits = "" // unknown for a moment, for example while the driver worker is replaced
 	if now := of(strict); now[labels.MemoryIsolation] != "driver" {
 		t.Errorf("while it is unknown whether memory can be limited: %v", now)
 	}
-	inv.GPUs[1].MemoryLimits = gpu.MemoryLimitsOldDriver
-	for _, rule := range []allocator.Rule{limited, strict} {
-		if after := of(rule); after[labels.MemoryIsolation] != "none" || labels.Routine(before, after) {
-			t.Errorf("with an old driver and level %q: %v", rule.Level, after)
+	for _, limits := range []gpu.MemoryLimits{gpu.MemoryLimitsOldDriver, gpu.MemoryLimitsCgroupV1, gpu.MemoryLimitsNoPods} {
+		inv.GPUs[1].MemoryLimits = limits
+		for _, rule := range []allocator.Rule{limited, strict} {
+			if after := of(rule); after[labels.MemoryIsolation] != "none" || labels.Routine(before, after) {
+				t.Errorf("with memory limits %q and level %q: %v", limits, rule.Level, after)
+			}
 		}
 	}
 }

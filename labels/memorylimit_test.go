@@ -30,6 +30,12 @@ func TestMemoryLimits(t *testing.T) {
 	if before := of(nil); before[labels.MemoryLimits] != "mig-mode" || !labels.Routine(before, all) {
 		t.Errorf("a driver upgrade from %v to %v is not routine", before, all)
 	}
+	for _, reason := range []gpu.MemoryLimits{gpu.MemoryLimitsOldDriver, gpu.MemoryLimitsCgroupV1, gpu.MemoryLimitsNoPods} {
+		inv.GPUs[0].MemoryLimits, inv.GPUs[1].MemoryLimits = reason, reason
+		if got := of(nil)[labels.MemoryLimits]; got != string(reason) {
+			t.Errorf("with the reason %q: %q", reason, got)
+		}
+	}
 	inv.GPUs[0].MemoryLimits, inv.GPUs[1].MemoryLimits = "", ""
 	if got, set := of(nil)[labels.MemoryLimits]; set {
 		t.Errorf("unknown limits: %q", got)

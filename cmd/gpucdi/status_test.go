@@ -146,6 +146,36 @@ func TestStatusOfShares(t *testing.T) {
 	}
 }
 
+// A line below the tables has the reasons why the memory of pods cannot be limited, with the GPUs that each applies to if
+// there are several. Without a reason there is no line.
+func TestStatusOfMemoryLimits(t *testing.T) {
+	const line = "GPU memory of pods cannot be limited: "
+	for _, tc := range []struct {
+		limits []gpu.MemoryLimits // of the GPUs
+		want   string
+	}{
+		{[]gpu.MemoryLimits{gpu.MemoryLimitsOldDriver, gpu.MemoryLimitsOldDriver}, "the driver is older than 615; install a newer one"},
+		{[]gpu.MemoryLimits{gpu.MemoryLimitsCgroupV1}, "the node uses cgroup v1; boot it with cgroup v2"},
+		{[]gpu.MemoryLimits{gpu.MemoryLimitsNoPods}, "pods have no cgroups; start the kubelet with cgroupsPerQOS: true and a cgroupRoot of at most one level in its config"},
+		{[]gpu.MemoryLimits{gpu.MemoryLimitsMIG, gpu.MemoryLimitsSupported}, "GPU 0: the GPU is in MIG mode; MIG devices have memory of their own"},
+		{[]gpu.MemoryLimits{gpu.MemoryLimitsMIG, gpu.MemoryLimitsUnsupported}, "GPU 0: the GPU is in MIG mode; MIG devices have memory of their own; GPU 1: the GPU does not support memory limits"},
+		{[]gpu.MemoryLimits{gpu.MemoryLimitsSupported, ""}, ""},
+	} {
+		var node status.Node
+		for i, l := range tc.limits {
+			node.GPUs = append(node.GPUs, status.GPU{GPU: gpu.GPU{UUID: uuid("GPU", i), Index: i, MemoryLimits: l}})
+		}
+		var out strings.Builder
+		if err := writeStatusTables(&out, node, false, plain); err != nil {
+			t.Fatal(err)
+		}
+		_, got, found := strings.Cut(out.String(), "\n"+line)
+		if got = strings.TrimSuffix(got, "\n"); found != (tc.want != "") || got != tc.want {
+			t.Errorf("limits %q: %q, want %q", tc.limits, got, tc.want)
+		}
+	}
+}
+
 // The default table has the first container of a device and the number of others. A wide table has all containers.
 func TestStatusTableWidth(t *testing.T) {
 	long := status.Holder{Namespace: "machine-learning", Pod: "training-job-7d9f8b6c5d-x2x4q", Container: "main"}
@@ -241,6 +271,7 @@ func TestComponentStates(t *testing.T) {
 		want string
 	}{
 		{status.Node{}, "config ok no file, all defaults"},
+		{status.Node{NRI: &status.NRI{Error: "connecting to NRI: no such file or directory"}}, "nri error connecting to NRI: no such file or directory"},
 		{status.Node{DRA: &status.DRA{}}, "slices ok 0 devices"},
 		{status.Node{DRA: &status.DRA{Slices: status.Slices{Dropped: gates}}}, "slices warning " + dropped},
 		{status.Node{DRA: &status.DRA{Slices: status.Slices{Error: "not written", Foreign: []string{"a"}, Dropped: gates}}}, "slices error not written; " + foreign + "; " + dropped},

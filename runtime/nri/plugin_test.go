@@ -152,9 +152,7 @@ func TestCalls(t *testing.T) {
 			return nil
 		},
 		Start: func(ctx context.Context, c runtime.Container, cgroup string) {
-			if _, limited := ctx.Deadline(); !limited {
-				t.Error("no deadline")
-			}
+			checkDeadline(ctx, t, adaptation.DefaultPluginRequestTimeout)
 			started <- c.String() + " " + cgroup
 		},
 	})
@@ -202,13 +200,27 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// A slow check does not reject the container, and later containers are checked again.
+// checkDeadline checks that a call of the plugin ends within half of the runtime's timeout.
+func checkDeadline(ctx context.Context, t *testing.T, timeout time.Duration) {
+	t.Helper()
+	deadline, limited := ctx.Deadline()
+	if left := time.Until(deadline); !limited || left > timeout/2 {
+		t.Errorf("limited: %t, %s until the deadline, want at most half of %s", limited, left, timeout)
+	}
+}
+
+// The plugin allows a container whose check is slow within half of the runtime's timeout, and checks later containers
+// again.
 func TestSlowCheck(t *testing.T) {
+	const timeout = 3 * time.Second
+	adaptation.SetPluginRequestTimeout(timeout)
+	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(adaptation.DefaultPluginRequestTimeout) })
 	r := newRuntime(t)
 	var calls atomic.Int32
 	release := make(chan struct{})
-	plugin := r.run(nri.Config{Create: func(_ context.Context, c runtime.Container) error {
+	plugin := r.run(nri.Config{Create: func(ctx context.Context, c runtime.Container) error {
 		calls.Add(1)
+		checkDeadline(ctx, t, timeout)
 		if c.ID == "slow" {
 			<-release
 		}

@@ -1,6 +1,7 @@
 package devicemanager
 
 import (
+	"crypto/rand"
 	"os"
 	"os/exec"
 	"slices"
@@ -113,10 +114,11 @@ func (n *node) awaitHealthCheck(t *testing.T, k *kubelet) {
 	}
 }
 
-// allocatesFrom reports whether the kubelet allocates GPUs through the plugin whose CDI devices have that kind.
+// allocatesFrom reports whether the kubelet allocates GPUs through the plugin whose CDI devices have that kind. Each call
+// uses a new pod, since the kubelet keeps the allocation of an earlier pod with the same UID for some time.
 func (k *kubelet) allocatesFrom(t *testing.T, kind string) bool {
 	t.Helper()
-	pod := newPod("probe", 1)
+	pod := newPod("probe-"+rand.Text(), 1)
 	if err := k.admit(pod); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package devicemanager
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -34,6 +35,7 @@ func TestResourceRules(t *testing.T) {
 	if excluded := n.status(t).Excluded; len(excluded) != 1 || excluded[0].ID != n.uuids()[1] || excluded[0].Rule != "resources[0]" {
 		t.Errorf("the status has excluded devices %+v, want %s by resources[0]", excluded, n.uuids()[1])
 	}
+	n.checkMonitored(t, n.uuids()[1])
 
 	pods := map[v1.ResourceName]*v1.Pod{}
 	for resource, index := range map[v1.ResourceName]int{h100: 0, small: 2, gpuResource: 3} {
@@ -69,6 +71,40 @@ func TestResourceRules(t *testing.T) {
 		k.removePod(pod)
 	}
 	k.awaitResources(t, withRules)
+}
+
+// checkMonitored checks that a GPU that is not advertised is monitored: the status and the metrics show the fault of an
+// XID that requires a reset, until the recovery action is none.
+func (n *node) checkMonitored(t *testing.T, gpu string) {
+	t.Helper()
+	setRecovery := func(action int) {
+		if err := n.driver.Update(func(s *simdriver.State) error { s.GPU(gpu).RecoveryAction = action; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setRecovery(simdriver.RecoveryReset)
+	if err := n.driver.RaiseXID(gpu, 48); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitGPUFault(t, gpu, "xid_48")
+	n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code="xid_48",gpu=%q} 0`, gpu))
+	n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_temperature_celsius{gpu=%q} `, gpu))
+	setRecovery(simdriver.RecoveryNone)
+	n.awaitGPUFault(t, gpu, "")
+	n.awaitMetric(t, fmt.Sprintf(`gpucdi_gpu_healthy{code="",gpu=%q} 1`, gpu))
+}
+
+// awaitGPUFault waits until a GPU has a fault with the code, or is healthy if code is empty.
+func (n *node) awaitGPUFault(t *testing.T, gpu, code string) {
+	t.Helper()
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		for _, g := range s.GPUs {
+			if g.UUID == gpu {
+				return g.Fault == nil && code == "" || g.Fault != nil && g.Fault.Code == code
+			}
+		}
+		return false
+	})
 }
 
 // Without saved state, an agent does not advertise a GPU under a new resource while a pod holds it through a resource

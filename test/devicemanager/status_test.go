@@ -49,6 +49,7 @@ type nodeStatus struct {
 		UUID, Product string
 		Index         int
 		MemoryBytes   uint64
+		Fault         *struct{ Code string }
 		Telemetry     struct {
 			Utilization, TemperatureCelsius, PowerWatts, SMClockHertz *float64
 			MemoryUsedBytes, ECCUncorrected                           *uint64

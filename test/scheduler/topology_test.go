@@ -87,10 +87,9 @@ func TestNVLinkDomain(t *testing.T) {
 	}
 }
 
-// Claims without a constraint, all of the same size, get GPUs that are on average linked at least as well as the GPUs
-// that the device plugin prefers. The scheduler allocates devices in the order of the slice, regardless of the size of the
-// claim. If the sizes are mixed, smaller claims therefore break whole sets, and the mean score can be lower: slightly with
-// claims for 2 and 4, and up to a quarter if there are also claims for one GPU.
+// Claims for 2 and 4 GPUs without a constraint get GPUs that are on average linked at least as well as those that the
+// device plugin prefers. The scheduler allocates devices in the order of the slice, regardless of the size of the claim.
+// So claims for one GPU break whole sets, and then the mean score can be lower by up to a quarter.
 func TestUnconstrained(t *testing.T) {
 	p := newPublisher(t)
 	for name, inv := range topologies {
@@ -111,11 +110,8 @@ func TestUnconstrained(t *testing.T) {
 			}
 			t.Logf("%s, claims for %v GPUs: mean score %.1f, device plugin %.1f", name, counts, scheduler.mean(), plugin.mean())
 			want := plugin.mean()
-			switch {
-			case slices.Contains(counts, 1):
+			if slices.Contains(counts, 1) {
 				want *= 0.75
-			case len(counts) > 1:
-				want *= 0.95
 			}
 			if scheduler.mean() < want || scheduler.claims != plugin.claims {
 				t.Errorf("%s, claims for %v GPUs: %+v, device plugin %+v", name, counts, scheduler, plugin)

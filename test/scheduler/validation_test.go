@@ -3,13 +3,17 @@ package scheduler
 import (
 	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/kubernetes/pkg/apis/resource"
 	resourcev1 "k8s.io/kubernetes/pkg/apis/resource/v1"
 	"k8s.io/kubernetes/pkg/apis/resource/validation"
+	"sigs.k8s.io/yaml"
 )
 
 // mixed returns a node with healthy, faulty and partitioned GPUs.
@@ -72,14 +76,59 @@ func TestSelectors(t *testing.T) {
 		{"mig", `device.attributes["gpucdi.dev"].resource == "nvidia.com/mig-7g.80gb" && !("memorySlice7" in device.capacity["gpu.nvidia.com"])`, 1},
 		{"mig", `device.attributes["gpucdi.dev"].?memoryIsolation.orValue("none") in ["driver", "hardware"] && device.attributes["gpucdi.dev"].computeIsolation == "hardware"`, 2},
 	} {
-		most := 0
-		for count := range len(devices) {
-			if got := allocate(t, devices, nil, newClaim(tc.class, int64(count+1), "", tc.selector)); got != nil {
-				most = len(got)
-			}
+		if got := matching(t, devices, tc.class, tc.selector); got != tc.want {
+			t.Errorf("%s: %d devices match, want %d", tc.selector, got, tc.want)
 		}
-		if most != tc.want {
-			t.Errorf("%s: %d devices match, want %d", tc.selector, most, tc.want)
+	}
+}
+
+// matching returns the number of devices of a class that match a selector and can be allocated.
+func matching(t *testing.T, devices []resourceapi.Device, class, selector string) (most int) {
+	t.Helper()
+	for count := range len(devices) {
+		if got := allocate(t, devices, nil, newClaim(class, int64(count+1), "", selector)); got != nil {
+			most = len(got)
+		}
+	}
+	return most
+}
+
+// The selectors in docs/dra-attributes.md match the devices that the text describes.
+func TestDocumentedSelectors(t *testing.T) {
+	text, err := os.ReadFile("../../docs/dra-attributes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Select devices\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var block strings.Builder // the indented lines
+	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "    ") {
+			block.WriteString(line)
+		}
+	}
+	var example struct{ Selectors []resourceapi.DeviceSelector }
+	if err := yaml.UnmarshalStrict([]byte(block.String()), &example); err != nil {
+		t.Fatalf("%v\n%s", err, block.String())
+	}
+	inline := regexp.MustCompile("`(device\\.[^`]+)`").FindAllStringSubmatch(section, -1)
+	if len(example.Selectors) != 1 || example.Selectors[0].CEL == nil || len(inline) != 1 {
+		t.Fatalf("the section has %d selectors in a block and %d in the text, want 1 each; update the test", len(example.Selectors), len(inline))
+	}
+
+	inv := mixed() // of which 1 and 2 are faulty, and 3 is partitioned
+	for _, i := range []int{1, 4, 5, 6} {
+		inv.GPUs[i].Architecture = "Hopper"
+	}
+	inv.GPUs[6].MemoryBytes = 32 << 30
+	inv.GPUs[7].NUMANode = -1 // unknown, so the attribute is missing
+	devices := newPublisher(t).publish(t, inv, nil, 0).Devices
+	for selector, want := range map[string]int{
+		example.Selectors[0].CEL.Expression: 2, // 4 and 5 are Hopper GPUs with at least 40 GiB
+		inline[0][1]:                        1, // 0; 4 to 6 are on another NUMA node
+	} {
+		if got := matching(t, devices, "gpu", selector); got != want {
+			t.Errorf("%s: %d devices match, want %d", selector, got, want)
 		}
 	}
 }
