@@ -3,7 +3,9 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,7 +41,7 @@ var wholeGPUCases = []claimCase{
 	{"docs/dra.md requests a GPU", documentedClaim},
 	{"a GPU without a usable device node is tainted", wrongDeviceNode},
 	{"the slices are empty without a driver", withoutDriver},
-	{"an agent writes only slices of its node", slicePolicy},
+	{"an agent writes only slices and Events of its node", agentPolicies},
 	{"a rule moves a single GPU to DRA", singleGPU},
 	{"a DeviceClass selects the GPUs of a rule", namedGPU},
 	{"a fault evicts the pod of the GPU", evictedByTaint},
@@ -145,6 +147,20 @@ func (c *cluster) claim(t *testing.T, name string, count int, extra ...string) {
 	})
 }
 
+// claimTemplate creates a template of claims, and removes it when the test ends.
+func (c *cluster) claimTemplate(t *testing.T, name string, count int) {
+	t.Helper()
+	manifest := fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: %s}, spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, count: %d}}]}}}}", name, count)
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := c.Kubectl(context.Background(), "delete", "resourceclaimtemplate", name); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // runWithClaim starts a pod that sleeps, and removes it when the test ends. Each of its containers, by default main,
 // uses the claim.
 func (c *cluster) runWithClaim(t *testing.T, pod, claim string, containers ...string) {
@@ -190,12 +206,23 @@ func (c *cluster) awaitStatus(t *testing.T, text string) {
 // startWithClaim is like runWithClaim, but leaves the pod.
 func (c *cluster) startWithClaim(t *testing.T, pod, claim string, containers ...string) {
 	t.Helper()
+	c.startClaiming(t, pod, "resourceClaimName: "+claim, containers...)
+}
+
+// startWithTemplate starts a pod that sleeps, with a claim from a template.
+func (c *cluster) startWithTemplate(t *testing.T, pod, template string) {
+	t.Helper()
+	c.startClaiming(t, pod, "resourceClaimTemplateName: "+template)
+}
+
+func (c *cluster) startClaiming(t *testing.T, pod, claim string, containers ...string) {
+	t.Helper()
 	manifest := fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s}
 spec:
   terminationGracePeriodSeconds: 1
-  resourceClaims: [{name: gpu, resourceClaimName: %s}]
+  resourceClaims: [{name: gpu, %s}]
   containers:
 `, pod, claim)
 	for _, name := range append(containers, "main")[:max(1, len(containers))] {
@@ -322,11 +349,11 @@ func claimsAndPods(t *testing.T, c *cluster) {
 	}
 }
 
-// forcedDelete deletes a pod without a grace period and immediately creates it again: the scheduler allocates the same
-// GPUs while the container of the deleted pod still runs.
+// forcedDelete deletes a pod without a grace period and immediately creates it again, while its container still runs: with
+// the same claim, and with one that is generated for each pod.
 func forcedDelete(t *testing.T, c *cluster) {
-	c.claim(t, "all", 8)
 	t.Cleanup(func() { c.remove(t, "again") })
+	c.claim(t, "all", 8)
 	c.startWithClaim(t, "again", "all")
 	c.awaitPhase(t, "again", "Running")
 	for again, lost := 0, 0; again < 3; {
@@ -338,6 +365,23 @@ func forcedDelete(t *testing.T, c *cluster) {
 			again++
 		} else if lost++; lost == 5 {
 			t.Fatal("the kubelet has lost the claims of five pods")
+		}
+	}
+	c.remove(t, "again")
+
+	c.claimTemplate(t, "each", 8)
+	c.startWithTemplate(t, "again", "each")
+	c.awaitPhase(t, "again", "Running")
+	for range 3 {
+		c.kubectl(t, "delete", "pod", "again", "--grace-period=0", "--force")
+		start := time.Now()
+		c.startWithTemplate(t, "again", "each")
+		c.awaitPhase(t, "again", "Running")
+		t.Logf("deleted by force: the GPUs for another claim after %s", time.Since(start).Round(time.Millisecond))
+		uid := c.kubectl(t, "get", "pod", "again", "-o", "jsonpath={.metadata.uid}")
+		refused := c.kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+uid+",reason=FailedPrepareDynamicResources", "-o", "jsonpath={.items[*].message}")
+		if refused != "" {
+			t.Errorf("the pod did not wait for the GPUs: %s", refused)
 		}
 	}
 }
@@ -376,6 +420,22 @@ func claimHealth(t *testing.T, c *cluster) {
 	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 	c.awaitOutput(t, `"Healthy"`, health)
+
+	// A GPU that is lost stays in the slices while a claim has it.
+	gone, err := c.driver.Remove(faulty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(faulty, "GPU-")+" gpu.nvidia.com/gpu-lost", c.taints)
+	if got := len(c.slices(t)); got != 8 {
+		t.Errorf("%d devices are in the slices while a claim has a lost GPU, want 8", got)
+	}
+	c.remove(t, "watched")
+	c.awaitSlices(t, 7)
+	if err := c.driver.Add(gone); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 8)
 }
 
 // taints returns the taints in the slices: "gpu-… key=value:effect".
@@ -492,6 +552,7 @@ func heldClaim(t *testing.T, c *cluster) {
 	c.awaitOutput(t, "is prepared for claim default/owner of pod runs; waited 30s, the kubelet retries within 90s", func(t *testing.T) string {
 		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=waits", "-o", "jsonpath={.items[*].message}")
 	})
+	c.awaitOutput(t, "ClaimNotPrepared", func(t *testing.T) string { return c.kubectl(t, "describe", "resourceclaim", "other") })
 	if !strings.Contains(c.metrics(t), `gpucdi_dra_refusals_total{reason="held"}`) {
 		t.Error("no metric for the refusal")
 	}
@@ -540,6 +601,20 @@ spec:
 		t.Fatalf("the pod sees %v, want one GPU", gpus)
 	}
 	c.checkTimeSlice(t, gpus[0], "3")
+	if err := c.driver.Unload(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.timeSlice(gpus[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("time slice without the driver: error %v", err)
+	}
+	if err := c.driver.Load(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the time slice to be restored", func() (string, bool) {
+		got, _ := c.timeSlice(gpus[0])
+		return got, got == "3"
+	})
+	c.awaitSlices(t, 8)
 	c.remove(t, "selects")
 	await(t, "the claim to be deleted", func() (string, bool) {
 		claims := c.kubectl(t, "get", "resourceclaims", "-o", "name")
@@ -548,10 +623,15 @@ spec:
 	c.checkTimeSlice(t, gpus[0], "0")
 }
 
-// checkTimeSlice checks the time slice that nvidia-smi has set for a GPU: 0 is Default, 3 is Long.
+// timeSlice returns the time slice that nvidia-smi has set for a GPU: 0 is Default, 3 is Long.
+func (c *cluster) timeSlice(uuid string) (string, error) {
+	data, err := os.ReadFile(c.Box.Path("/dev/.timeslice-" + uuid))
+	return string(data), err
+}
+
 func (c *cluster) checkTimeSlice(t *testing.T, uuid, want string) {
 	t.Helper()
-	if got, err := os.ReadFile(c.Box.Path("/dev/.timeslice-" + uuid)); err != nil || string(got) != want {
+	if got, err := c.timeSlice(uuid); err != nil || got != want {
 		t.Errorf("time slice %q, error %v; want %s", got, err, want)
 	}
 }
@@ -667,45 +747,71 @@ func withoutDriver(t *testing.T, c *cluster) {
 	c.awaitSlices(t, 8)
 }
 
-// slicePolicy uses the agent's token to write slices of another node, which is denied, and of the agent's node.
-func slicePolicy(t *testing.T, c *cluster) {
+// agentPolicies uses the agent's token to write slices and Events of another node, which is denied, and of the agent's
+// node.
+func agentPolicies(t *testing.T, c *cluster) {
 	pod := c.agentPod(t)
 	uid := c.kubectl(t, "get", "pod", "--namespace", "gpucdi", pod, "-o", "jsonpath={.metadata.uid}")
 	token := c.kubectl(t, "create", "token", "--namespace", "gpucdi", "gpucdi", "--bound-object-kind", "Pod", "--bound-object-name", pod, "--bound-object-uid", uid)
-	manifest := func(nodeName string) string {
-		return fmt.Sprintf(`{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: forged-%[1]s},
-spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1, resourceSliceCount: 1}, devices: [{name: x}]}}`, nodeName)
-	}
-	write := func(verb, nodeName string) (string, error) {
-		cmd := c.Box.Command(t.Context(), "kubectl", "--token", token, "--kubeconfig", "/dev/null", "--server", "https://127.0.0.1", "--insecure-skip-tls-verify", verb, "-f", "-")
-		cmd.Stdin = strings.NewReader(manifest(nodeName))
+	asAgent := func(manifest string, args ...string) (string, error) {
+		cmd := c.Box.Command(t.Context(), "kubectl", append([]string{"--token", token, "--kubeconfig", "/dev/null", "--server", "https://127.0.0.1", "--insecure-skip-tls-verify"}, args...)...)
+		cmd.Stdin = strings.NewReader(manifest)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	denied := func(verb string) {
+	write := func(verb, manifest string) (string, error) { return asAgent(manifest, verb, "-f", "-") }
+	denied := func(verb, manifest, want string) {
 		t.Helper()
-		if out, err := write(verb, "other"); err == nil || !strings.Contains(out, `the agent of node "box" must not write a ResourceSlice of node "other"`) {
-			t.Errorf("%s a slice of another node: %v, %s", verb, err, out)
+		if out, err := write(verb, manifest); err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s %s: %v, %s", verb, manifest, err, out)
 		}
 	}
-	denied("create")
-	if err := c.Apply(t.Context(), []byte(manifest("other"))); err != nil {
+	slice := func(nodeName string) string {
+		return fmt.Sprintf(`{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: forged-%[1]s},
+spec: {driver: example.com, nodeName: %[1]s, pool: {name: forged, generation: 1, resourceSliceCount: 1}, devices: [{name: x}]}}`, nodeName)
+	}
+	const ofOtherNode = `the agent of node "box" must not write a ResourceSlice of node "other"`
+	denied("create", slice("other"), ofOtherNode)
+	if err := c.Apply(t.Context(), []byte(slice("other"))); err != nil {
 		t.Fatal(err)
 	}
-	denied("replace")
-	denied("delete")
+	denied("replace", slice("other"), ofOtherNode)
+	denied("delete", slice("other"), ofOtherNode)
 	c.kubectl(t, "delete", "resourceslice", "forged-other")
 	for _, verb := range []string{"create", "delete"} {
-		if out, err := write(verb, node.Name); err != nil {
+		if out, err := write(verb, slice(node.Name)); err != nil {
 			t.Errorf("%s a slice of the agent's node: %v, %s", verb, err, out)
 		}
+	}
+
+	event := func(namespace, reporter, nodeName, kind, name string) string {
+		return fmt.Sprintf(`{apiVersion: v1, kind: Event, metadata: {name: forged, namespace: %[1]s}, reportingComponent: %s, reportingInstance: %s,
+involvedObject: {kind: %s, namespace: %[1]s, name: %[5]s}}`, namespace, reporter, nodeName, kind, name)
+	}
+	const ofOtherReporter = "must not write an Event of another reporter"
+	denied("create", event("default", "gpucdi", "other", "Node", node.Name), ofOtherReporter)
+	denied("create", event("default", "kubelet", node.Name, "Node", node.Name), ofOtherReporter)
+	denied("create", event("default", "gpucdi", node.Name, "Node", "other"), "must not write an Event about this Node")
+	denied("create", event("kube-system", "gpucdi", node.Name, "Pod", "x"), "must not write an Event about this Pod")
+	if out, err := write("create", event("kube-system", "gpucdi", node.Name, "ResourceClaim", "x")); err != nil {
+		t.Errorf("creating an Event of a claim: %v, %s", err, out)
+	}
+	c.kubectl(t, "delete", "event", "--namespace", "kube-system", "forged")
+	for reporter, want := range map[string]string{"kubelet": ofOtherReporter, "gpucdi": ""} {
+		if err := c.Apply(t.Context(), []byte(event("default", reporter, node.Name, "Node", node.Name))); err != nil {
+			t.Fatal(err)
+		}
+		out, err := asAgent(event("default", "gpucdi", node.Name, "Node", node.Name), "apply", "--server-side", "--force-conflicts", "-f", "-")
+		if (err != nil) != (want != "") || !strings.Contains(out, want) {
+			t.Errorf("updating an Event of %s: %v, %s", reporter, err, out)
+		}
+		c.kubectl(t, "delete", "event", "forged")
 	}
 }
 
 // claimsOnOtherRuntimes moves a node to DRA and back while a pod has a claim, with a runtime that TestDRA does not
 // cover. Pods are deleted by force, a container restarts, and Helm refuses to uninstall the chart. Pods that request
-// nvidia.com/gpu through DRA are not tested, since they require Kubernetes 1.36, and the kubelet of TestContainerd17 is
-// older.
+// nvidia.com/gpu through DRA are not tested, since they require Kubernetes 1.36, and TestContainerd17 has 1.34.
 func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	c.enableDRA(t)
 	c.doc(t, "Move a node to DRA")
@@ -713,6 +819,7 @@ func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	t.Run("forced delete", func(t *testing.T) { forcedDelete(t, c) })
 	if name, version := c.runtime(t); name == "containerd" && strings.HasPrefix(version, "1.7.") {
 		t.Run("CDI disabled", c.claimWithoutCDI)
+		t.Run("API server without taints", c.faultWithoutTaints)
 	}
 	c.claim(t, "kept", 2)
 	c.runWithClaim(t, "claimed", "kept")
@@ -750,25 +857,48 @@ kubectl delete job --namespace gpucdi gpucdi-claims`)
 	}
 }
 
+// faultWithoutTaints makes a GPU fail while the API server does not store the taints of devices, as by default before
+// Kubernetes 1.36. The GPU leaves the slices until it has recovered.
+func (c *cluster) faultWithoutTaints(t *testing.T) {
+	faulty := c.driver.State().GPUs[6].UUID
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
+	if err := c.driver.RaiseXID(faulty, 48); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitSlices(t, 7)
+	if slices := c.kubectl(t, "get", "resourceslices", "-o", "yaml"); strings.Contains(slices, strings.TrimPrefix(faulty, "GPU-")) {
+		t.Errorf("the GPU with a fault is in the slices:\n%s", slices)
+	}
+	c.awaitStatus(t, "the API server does not store devices[].taints")
+	time.Sleep(6 * time.Second) // until a probe has read the recovery action; otherwise recovery takes the quiet period
+	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
+	c.awaitSlices(t, 8)
+}
+
 // migration moves the node back and forth while pods hold GPUs. No two containers see the same GPU at any time.
 func migration(t *testing.T, c *cluster) {
 	c.watchDisjoint(t)
 	c.doc(t, "Move a node back")
 	c.awaitGPUs(t, "8")
 	c.awaitSlices(t, 0)
-	var held []string
+	var held, containers []string
 	for _, pod := range []string{"held-0", "held-1", "held-2"} {
 		c.run(t, pod, 1)
 		c.awaitPhase(t, pod, "Running")
 		held = append(held, c.onlyGPUOf(t, pod))
+		containers = append(containers, c.containerID(t, pod))
 	}
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 5)
 	c.awaitGPUs(t, "0")
 	c.restartKubelet(t)
 	for i, want := range held {
-		if now := c.onlyGPUOf(t, fmt.Sprint("held-", i)); now != want {
-			t.Errorf("after a kubelet restart pod held-%d sees %s, want %s", i, now, want)
+		pod := fmt.Sprint("held-", i)
+		if now := c.onlyGPUOf(t, pod); now != want {
+			t.Errorf("after a kubelet restart pod %s sees %s, want %s", pod, now, want)
+		}
+		if now := c.containerID(t, pod); now != containers[i] {
+			t.Errorf("after a kubelet restart the container of pod %s is %s, was %s", pod, now, containers[i])
 		}
 	}
 	c.awaitSlices(t, 5)

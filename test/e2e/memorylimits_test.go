@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/test/docs"
-	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 const (
@@ -41,6 +40,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 		c.awaitPhase(t, pod, "Running")
 	}
 	c.checkContainerLimit(t, "half", gpu.Memory/2)
+	c.hasOnlyDriver(t, "half")
 	c.runToCompletion(t, "isolated", blocksOf(t, "docs/isolation.md", "Demand a level", "yaml")[0])
 	quarter, half := int(gpu.Memory/mib/4), int(gpu.Memory/mib/2)
 	allocates := func(pod string, first, second int, want string) {
@@ -54,10 +54,12 @@ func memoryLimits(t *testing.T, c *cluster) {
 	allocates("first", 101, 1, cudaOutOfMemory) // a second process
 	allocates("first", 99, 1, cudaSuccess)
 	allocates("second", quarter-1, 1, cudaSuccess)
+	c.runOnNode(t, "pkill -STOP -x gpucdi") // no limit depends on the agent or on NRI
 	allocates("half", half, 1, cudaOutOfMemory)
+	c.runOnNode(t, "pkill -CONT -x gpucdi")
 	allocates("half", half-1, 1, cudaSuccess)
 	used := strconv.FormatFloat(float64(half)*float64(mib), 'g', -1, 64)
-	c.awaitOutput(t, fmt.Sprintf(`gpucdi_share_memory_used_bytes{claim="",device="%[1]s",gpu="%[1]s",namespace="default",pod="half"} %[2]s`, gpu.UUID, used), c.metrics)
+	c.awaitOutput(t, fmt.Sprintf(`gpucdi_share_memory_used_bytes{claim="",container="main",device="%[1]s",gpu="%[1]s",namespace="default",pod="half"} %[2]s`, gpu.UUID, used), c.metrics)
 	c.awaitOutput(t, "pod default/half", c.status)
 
 	c.endAllocations(t, "first")
@@ -72,8 +74,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 	c.restoresLimits(t, func() { allocates("first", quarter, 1, cudaOutOfMemory) })
 
 	// A container whose limit cannot be set waits.
-	const unknown = 999 // NVML_ERROR_UNKNOWN
-	if err := c.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceSetMemoryLimits_v1", Return: unknown}); err != nil {
+	if err := c.driver.InjectFault(memoryLimitFails); err != nil {
 		t.Fatal(err)
 	}
 	c.run(t, "waits", 0, "resources: {limits: {"+resource+": 1}}")

@@ -102,6 +102,12 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 	c.seesMultiprocessors(t, "whole", "", "0 "+multiprocessors)
 	c.awaitNoServers(t)
 	c.awaitGPUs(t, "8")
+
+	// The compute mode of GPUs whose agent was removed too early is reset by hand.
+	c.sh(t, "nvidia-smi --compute-mode=PROHIBITED")
+	c.seesMultiprocessors(t, "whole", "", "46 0")
+	c.sh(t, blocksOf(t, sharingDocument, "Stop limiting the compute time", "sh")[0])
+	c.seesMultiprocessors(t, "whole", "", "0 "+multiprocessors)
 }
 
 func ceiledPods(t *testing.T, c *cluster) {
@@ -121,6 +127,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 	c.seesMultiprocessors(t, "second", "", "0 66")
 	c.seesMultiprocessors(t, "first", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 32")
 	c.checkLimit(t, "second", 20)
+	c.hasOnlyDriver(t, "second", "/run/nvidia-mps")
 
 	// A program that does not find its server does not get the GPU: CUDA returns 46, device unavailable.
 	c.exec(t, "first", "/tmp/context hold >/dev/null 2>&1 &")

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/gpucdi/gpucdi/test/node/images"
@@ -27,7 +25,7 @@ func nriChecks(t *testing.T, c *cluster) {
 	c.awaitPhase(t, "checked", "Running")
 	held := c.gpusOf(t, "checked")
 	free := c.driver.State().GPUs[slices.IndexFunc(c.driver.State().GPUs, func(g simdriver.GPU) bool { return !slices.Contains(held, g.UUID) })].UUID
-	if err := c.createContainer(t, free); err == nil || !strings.Contains(err.Error(), "container default/forged/main has device nodes of "+free+", which were not allocated to it") {
+	if err := c.createContainer(t, free); err == nil || !strings.Contains(err.Error(), "/forged has device nodes of "+free+", which were not allocated to it") {
 		t.Errorf("a container with a GPU that was not allocated to it: error %v", err)
 	}
 	if err := c.createContainer(t, ""); err != nil {
@@ -44,39 +42,42 @@ func nriChecks(t *testing.T, c *cluster) {
 	c.remove(t, "unchecked")
 }
 
-// createContainer creates a container like those of the kubelet, with a GPU unless uuid is empty, and removes it.
+// createContainer creates a container like those of the kubelet in the agent's pod, with a GPU unless uuid is empty, and
+// removes it. The kubelet ignores it, whereas it ends pods that it did not create.
 func (c *cluster) createContainer(t *testing.T, uuid string) error {
 	t.Helper()
-	conn, err := grpc.NewClient("unix:"+c.RuntimeSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
+	client, ctx := c.runtimeService(t), t.Context()
+	pods, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+		State:         &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
+		LabelSelector: map[string]string{"app.kubernetes.io/name": "gpucdi"},
+	}})
+	if err != nil || len(pods.GetItems()) != 1 {
+		t.Fatalf("found the pods of the agent %v (%v), want 1", pods.GetItems(), err)
 	}
-	defer conn.Close()
-	client, ctx := cri.NewRuntimeServiceClient(conn), t.Context()
-	namespaces := &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
+	pod := pods.GetItems()[0]
+	namespaces := &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}
 	sandbox := &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: "forged", Namespace: "default", Uid: "forged"},
-		Linux:    &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces}},
+		Metadata:     pod.GetMetadata(),
+		LogDirectory: "/run/gpucdi", // without a log, the kubelet could remove files of its working directory
+		Linux:        &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces}},
 	}
-	pod, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: sandbox})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if _, err := client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod.GetPodSandboxId()}); err != nil {
-			t.Error(err)
-		}
-	}()
 	container := &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: "main"}, Image: &cri.ImageSpec{Image: images.DebianName}, Command: []string{"true"},
-		Labels: map[string]string{"io.kubernetes.container.name": "main", "io.kubernetes.pod.uid": "forged"},
-		Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: namespaces}},
+		Metadata: &cri.ContainerMetadata{Name: "forged"}, Image: &cri.ImageSpec{Image: images.DebianName}, Command: []string{"true"},
+		LogPath: "forged.log",
+		Labels:  map[string]string{"io.kubernetes.container.name": "forged", "io.kubernetes.pod.uid": pod.GetMetadata().GetUid()},
+		Linux:   &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: namespaces}},
 	}
 	if uuid != "" {
 		container.CDIDevices = []*cri.CDIDevice{{Name: "gpucdi.dev/gpu=" + uuid}}
 	}
-	_, err = client.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: pod.GetPodSandboxId(), Config: container, SandboxConfig: sandbox})
-	return err
+	created, err := client.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: pod.GetId(), Config: container, SandboxConfig: sandbox})
+	if err != nil {
+		return err
+	}
+	if _, err := client.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
+		t.Error(err)
+	}
+	return nil
 }
 
 // rejectsWithoutCDI enables NRI in the config file of containerd, with CDI disabled. The container of a pod with a GPU

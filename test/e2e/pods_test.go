@@ -57,6 +57,21 @@ func checkVariable(t *testing.T, c *cluster) {
 	}
 }
 
+// hasOnlyDriver checks that the container of a pod has no hook and nothing of gpucdi, except for mounts of the given
+// destinations.
+func (c *cluster) hasOnlyDriver(t *testing.T, pod string, destinations ...string) {
+	t.Helper()
+	spec := c.spec(t, pod)
+	if spec.Hooks != nil {
+		t.Errorf("the container of pod %s has hooks %+v", pod, spec.Hooks)
+	}
+	for _, m := range spec.Mounts {
+		if strings.Contains(m.Source+m.Destination, "gpucdi") && !slices.Contains(destinations, m.Destination) {
+			t.Errorf("the container of pod %s has the mount %+v", pod, m)
+		}
+	}
+}
+
 // spec returns the OCI spec of a pod's container.
 func (c *cluster) spec(t *testing.T, pod string) *specs.Spec {
 	t.Helper()

@@ -57,6 +57,16 @@ var cases = []struct {
 }
 
 func (c *cluster) runCases(t *testing.T) {
+	t.Helper()
+	runtimeConfig := func() string {
+		return c.sh(t, "find /etc/containerd /etc/crio -type f -exec sha256sum {} + 2>/dev/null || true")
+	}
+	before := runtimeConfig()
+	defer func() {
+		if now := runtimeConfig(); now != before {
+			t.Errorf("the configuration of the container runtime was\n%s\nand is\n%s", before, now)
+		}
+	}()
 	for _, tc := range cases {
 		if tc.on != "" && !strings.Contains(tc.on, t.Name()) {
 			continue

@@ -10,6 +10,9 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
+// memoryLimitFails makes the driver set no memory limit (NVML_ERROR_UNKNOWN).
+var memoryLimitFails = simdriver.Fault{Func: "nvmlDeviceSetMemoryLimits_v1", Return: 999}
+
 // sharesRecover checks that the pods in limits, whose claims have parts of GPUs, keep their limits, in GiB, and that new
 // pods get theirs, while the CDI directory is emptied, the agent is killed, and the node is rebooted. Each pod has a
 // claim of its name.
@@ -35,28 +38,54 @@ func sharesRecover(t *testing.T, c *cluster, limits map[string]int) {
 		if err := c.driver.Unload(); err != nil { // no memory limit survives
 			return err
 		}
-		return c.driver.Load()
+		if err := c.driver.Load(); err != nil {
+			return err
+		}
+		return c.driver.InjectFault(memoryLimitFails)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.awaitKubelet(t)
-	c.rolloutStatus(t)
+	for pod := range limits {
+		c.awaitOutput(t, "GPU memory of the pod not limited", func(t *testing.T) string {
+			c.retry(t, pod) // the first attempts fail until the agent has registered
+			time.Sleep(2 * time.Second)
+			return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+pod+",reason=FailedPrepareDynamicResources", "-o", "jsonpath={.items[*].message}")
+		})
+		await(t, "pod "+pod+" not to run without a memory limit after a reboot", func() (string, bool) {
+			running := c.running(t, pod)
+			return running, running == ""
+		})
+	}
+	if err := c.driver.ClearFaults(); err != nil {
+		t.Fatal(err)
+	}
 	for pod := range limits {
 		c.retry(t, pod)
 	}
 	for pod := range limits {
-		c.awaitPhase(t, pod, "Running")
+		await(t, "the container of pod "+pod, func() (string, bool) {
+			running := c.running(t, pod)
+			return running, running != ""
+		})
 	}
+	c.awaitKubelet(t)
+	c.rolloutStatus(t)
 	check()
+}
+
+// running returns the state of the running container of a pod; empty if it does not run. The phase of a pod stays Running
+// over a reboot.
+func (c *cluster) running(t *testing.T, pod string) string {
+	t.Helper()
+	return c.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[*].state.running}")
 }
 
 // killAgentInPrepare starts a pod with a claim that requests capacity, and kills the agent when the claim has its record
 // but the pod no memory limit yet. The pod must not start before it has the limit.
 func (c *cluster) killAgentInPrepare(t *testing.T, name, capacity string) {
 	t.Helper()
-	const unknown = 999 // NVML_ERROR_UNKNOWN
-	if err := c.driver.InjectFault(simdriver.Fault{Func: "nvmlDeviceSetMemoryLimits_v1", Return: unknown}); err != nil {
+	if err := c.driver.InjectFault(memoryLimitFails); err != nil {
 		t.Fatal(err)
 	}
 	c.runWithShare(t, name, capacity)

@@ -36,14 +36,16 @@ func vcudaPods(t *testing.T, c *cluster) {
 	t.Run("minimum level", func(t *testing.T) {
 		vcudaLevel(t, c, strings.Replace(four, "share: memory", "share: memory, level: any", 1))
 	})
-	c.configure(t, strings.Replace(four, "placement: pack", "placement: spread", 1))
+	c.configure(t, four)
 	c.awaitSlices(t, 4)
 	t.Run("manifests of the document", func(t *testing.T) { documentedVCUDA(t, c) })
+	c.configure(t, strings.Replace(four, "placement: pack", "placement: spread", 1))
 	t.Run("requests", func(t *testing.T) { vcudaRequests(t, c) })
 	t.Run("spread", func(t *testing.T) { vcudaSpread(t, c) })
 	t.Run("simultaneous pods of several sizes", func(t *testing.T) { vcudaSimultaneous(t, c) })
 	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
-	t.Run("manifests of gpu-manager", func(t *testing.T) { gpuManagerManifests(t, c) })
+	t.Run("manifests of gpu-manager", func(t *testing.T) { gpuManagerManifests(t, c, "nvidia.com", 50, 2048) })
+	t.Run("manifests of Tencent's gpu-manager", func(t *testing.T) { tencentManifests(t, c) })
 	t.Run("random pods on two models", func(t *testing.T) { vcudaRandom(t, c, config) })
 	t.Run("no policies", func(t *testing.T) { withoutPolicies(t, c) })
 }
@@ -68,15 +70,29 @@ func vcudaLevel(t *testing.T, c *cluster, config string) {
 	c.checkLimit(t, "demanding", 2)
 }
 
-// gpuManagerManifests runs the pods of gpu-manager's README with another image, domain and unit.
-func gpuManagerManifests(t *testing.T, c *cluster) {
+// gpuManagerManifests runs the pods of gpu-manager's README with another image. The first one requests a part of a GPU.
+func gpuManagerManifests(t *testing.T, c *cluster, domain string, cores, memory int) {
+	manifests := gpuManagerPods(domain, cores, memory)
+	for i, manifest := range manifests {
+		if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+			t.Fatal(err)
+		}
+		c.awaitPhase(t, "vcuda", "Succeeded")
+		if out := c.kubectl(t, "logs", "vcuda"); strings.Count(out, "H100") != i+1 {
+			t.Errorf("pod %d prints\n%s\nwant %d GPUs", i+1, out, i+1)
+		}
+		c.remove(t, "vcuda")
+	}
+}
+
+// gpuManagerPods returns the pods of gpu-manager's README: one with a part of a GPU, and one with two GPUs.
+func gpuManagerPods(domain string, cores, memory int) []string {
 	const manifest = `
 apiVersion: v1
 kind: Pod
 metadata:
   name: vcuda
-  annotations:
-    nvidia.com/vcuda-core-limit: "50"
+  annotations: {%s}
 spec:
   restartPolicy: Never
   hostNetwork: true
@@ -85,19 +101,33 @@ spec:
     name: nvidia
     command: ['/usr/local/nvidia/bin/nvidia-smi']
     resources:
-      requests: {nvidia.com/vcuda-core: %[1]d, nvidia.com/vcuda-memory: %[2]d}
-      limits: {nvidia.com/vcuda-core: %[1]d, nvidia.com/vcuda-memory: %[2]d}
+      requests: {%[2]s}
+      limits: {%[2]s}
 `
-	for cores, gpus := range map[int]int{50: 1, 200: 2} {
-		if err := c.Apply(t.Context(), fmt.Appendf(nil, manifest, cores, 2048)); err != nil {
+	in := func(limits string) string { return strings.ReplaceAll(limits, "nvidia.com", domain) }
+	return []string{
+		fmt.Sprintf(manifest, domain+`/vcuda-core-limit: "50"`, in(vcuda(cores, memory))),
+		fmt.Sprintf(manifest, "", in(vcuda(200, 60))),
+	}
+}
+
+// tencentManifests runs the pods with the domain and the unit of memory of Tencent's gpu-manager.
+func tencentManifests(t *testing.T, c *cluster) {
+	set := func(domain, unit, template string) {
+		c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts --wait --set vcuda.domain="+domain+",vcuda.memoryUnit="+unit)
+		file := filepath.Join(t.TempDir(), "pod.yaml")
+		if err := os.WriteFile(file, []byte(gpuManagerPods(domain, 30, 30)[0]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c.awaitPhase(t, "vcuda", "Succeeded")
-		if out := c.kubectl(t, "logs", "vcuda"); strings.Count(out, "H100") != gpus {
-			t.Errorf("a pod with %d cores prints\n%s", cores, out)
-		}
-		c.remove(t, "vcuda")
+		// The API server applies the changed policies with a delay.
+		c.awaitOutput(t, template, func(t *testing.T) string {
+			out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o", "jsonpath={.spec.resourceClaims[*].resourceClaimTemplateName}")
+			return fmt.Sprint(string(out), err)
+		})
 	}
+	set("tencent.com", "256Mi", "vcuda-c30-m7680-l50")
+	defer set("nvidia.com", "1Mi", "vcuda-c30-m30-l50")
+	gpuManagerManifests(t, c, "tencent.com", 30, 30)
 }
 
 func documentedVCUDA(t *testing.T, c *cluster) {
@@ -118,6 +148,10 @@ func documentedVCUDA(t *testing.T, c *cluster) {
 	if uuids := c.gpusOf(t, "two"); len(uuids) != 2 {
 		t.Errorf("pod two sees %v", uuids)
 	}
+	if first, second := c.onlyGPUOf(t, "half"), c.onlyGPUOf(t, "neighbor"); first != second {
+		t.Errorf("pods half and neighbor have GPUs %s and %s, want the same GPU", first, second)
+	}
+	c.hasOnlyDriver(t, "half")
 	if got := c.tryAllocate(t, "neighbor", 2000, 40); got != cudaSuccess {
 		t.Errorf("CUDA returns %s for the neighbor", got)
 	}
@@ -240,8 +274,9 @@ func (c *cluster) applyVCUDA(t *testing.T, name string, cores, memory int) {
 	t.Cleanup(func() { c.remove(t, name) })
 }
 
-// vcudaSimultaneous creates eleven pods simultaneously, ten with an init container and one with a sidecar. Each
-// pod has its own limit.
+// vcudaSimultaneous creates twelve pods simultaneously: ten with an init container, one with a sidecar, and one with
+// another request in its init container. Afterwards it creates two pods from a manifest with generateName. Each pod has
+// its own limit.
 func vcudaSimultaneous(t *testing.T, c *cluster) {
 	limits := map[string]int{}
 	var manifests []string
@@ -254,9 +289,22 @@ func vcudaSimultaneous(t *testing.T, c *cluster) {
 	limits["sidecar"] = 3 // the limits of the claims of a pod on a GPU add up
 	// A GPU that has room for one of these claims has room for both, since the other pods use multiples of 20 cores.
 	manifests = append(manifests, vcudaPod("name: sidecar", "", [2]string{"sidecar", vcuda(5, 1024)}, [2]string{"main", vcuda(5, 2048)}))
-	t.Cleanup(func() { c.remove(t, "sidecar") })
+	limits["init"] = 5
+	manifests = append(manifests, vcudaPod("name: init", "", [2]string{"init", vcuda(5, 3072)}, [2]string{"main", vcuda(5, 2048)}))
+	for _, name := range []string{"sidecar", "init"} {
+		t.Cleanup(func() { c.remove(t, name) })
+	}
 	if err := c.Apply(t.Context(), []byte(strings.Join(manifests, "\n---\n"))); err != nil {
 		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "pod.yaml")
+	if err := os.WriteFile(file, []byte(vcudaPod("generateName: generated-", "", [2]string{"main", vcuda(10, 4096)})), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		name := strings.TrimPrefix(c.kubectl(t, "create", "-f", file, "-o", "name"), "pod/")
+		limits[name] = 4
+		t.Cleanup(func() { c.remove(t, name) })
 	}
 	for name := range limits {
 		c.awaitPhase(t, name, "Running")

@@ -17,9 +17,10 @@ import (
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
-// vcudaRandom creates 200 pods with parts of five sizes or whole GPUs, and removes them in random order, on eight GPUs of
-// each of two models. At no time are more cores or memory of a GPU allocated than it has, no pod fails, and the memory
-// limit of each running pod is its own; pods with whole GPUs have none. config shares all GPUs.
+// vcudaRandom creates 100 pairs of pods, both of the same size and at the same time, with parts of five sizes or whole
+// GPUs, and removes them in random order, on eight GPUs of each of two models. At no time are more cores or memory of a GPU
+// allocated than it has, no pod fails, and the memory limit of each running pod is its own; pods with whole GPUs have
+// none. config shares all GPUs.
 func vcudaRandom(t *testing.T, c *cluster, config string) {
 	l40s := addL40S(t, c)
 	c.configure(t, config)
@@ -33,10 +34,14 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 	lastRunning := time.Now()
 	for created := 0; created < total || len(r.memory) > 0; {
 		var manifests []string
-		for ; created < total && len(manifests) < batch && len(r.memory) < concurrent; created++ {
-			name, size := fmt.Sprint("random-", created), sizes[random.IntN(len(sizes))]
-			r.memory[name] = size.mib
-			manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"main", size.limits}))
+		for created < total && len(manifests) < batch && len(r.memory) < concurrent {
+			size := sizes[random.IntN(len(sizes))]
+			for range 2 {
+				name := fmt.Sprint("random-", created)
+				created++
+				r.memory[name] = size.mib
+				manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"main", size.limits}))
+			}
 		}
 		if len(manifests) > 0 {
 			if err := c.Apply(t.Context(), []byte(strings.Join(manifests, "\n---\n"))); err != nil {
