@@ -129,8 +129,8 @@ func ceiledPods(t *testing.T, c *cluster) {
 	c.checkLimit(t, "second", 20)
 	c.hasOnlyDriver(t, "second", "/run/nvidia-mps")
 
-	// A program that does not find its server does not get the GPU: CUDA returns 46, device unavailable.
-	c.exec(t, "first", "/tmp/context hold >/dev/null 2>&1 &")
+	// A program that does not find its server does not get the GPU, which no other program uses: CUDA returns 46, device
+	// unavailable.
 	c.seesMultiprocessors(t, "second", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", "46 0")
 
 	c.runWithShare(t, "root", "cores: 25, memory: 10Gi")

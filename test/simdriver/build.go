@@ -33,7 +33,7 @@ var targets = []target{
 	{"stub", []string{"stub.c"}, []string{"-shared", "-nostdlib", "-Wl,-soname," + placeholder}},
 	{"nvidia-smi", []string{"smi.c", "load.c"}, []string{"-ldl"}},
 	{"nvidia-cuda-mps-control", []string{"mps/*.c"}, nil},
-	{"nvidia-cuda-mps-server", []string{"mpsserver.c", "load.c"}, []string{"-ldl"}},
+	{"nvidia-cuda-mps-server", []string{"mpsserver.c", "cuda/*.c", "load.c"}, []string{"-ldl", "-lpthread"}},
 	{"program", []string{"program.c"}, nil},
 }
 

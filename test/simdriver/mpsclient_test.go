@@ -2,6 +2,7 @@ package simdriver_test
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -165,43 +166,50 @@ func TestMPSContextProgram(t *testing.T) {
 	}
 }
 
-// In mode EXCLUSIVE_PROCESS, the clients of a server count as one process, also in other PID namespaces.
+// In mode EXCLUSIVE_PROCESS, a server has its GPU even without clients. Clients of the server can use it, also in other PID
+// namespaces, but no other program can.
 func TestMPSExclusiveProcess(t *testing.T) {
 	m := startMPS(t)
 	admin := startProbe(t, m.driver)
 	admin.open(4)
 	admin.want("mode 0 "+modeExclusive, "0")
-	m.run("server create a")
-	m.run("server create b")
-	isolated := startProbeCommand(t, m.driver, exec.Command("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", buildProbe(t)),
-		"CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(m.dir, "a"))
-	awaitContext := func(p *probe) {
-		t.Helper()
-		m.await("release of the GPU", func() bool {
-			p.send("context 0")
-			return p.result() == "0 142"
-		})
-	}
-	first, second, other, none := m.probe("a"), m.probe("a"), m.probe("b"), m.probe("missing")
-	first.want("context 0", "0 142")
-	second.want("context 0", "0 142")
-	isolated.want("context 0", "0 142")
-	other.want("context 0", cudaDeviceUnavailable)
+	m.run("server create a --allowed-devices=" + m.uuid(0))
+	m.awaitContext("a")
+	none := m.probe("missing")
 	none.want("context 0", cudaDeviceUnavailable)
 	none.want("context 1", "0 142")
-	first.kill()
+
+	isolated := startProbeCommand(t, m.driver, exec.Command("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", buildProbe(t)),
+		"CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(m.dir, "a"))
+	client := m.probe("a")
+	client.want("context 0", "0 142")
+	isolated.want("context 0", "0 142")
 	none.want("context 0", cudaDeviceUnavailable)
-	second.kill()
+	client.kill()
+	isolated.kill()
 	none.want("context 0", cudaDeviceUnavailable)
-	isolated.kill() // its child ends some time later
-	awaitContext(none)
-	m.probe("a").want("context 0", cudaDeviceUnavailable)
+	m.run("server create b --allowed-devices=" + m.uuid(0))
+	m.await("end of server b", func() bool { return !exists(filepath.Join(m.dir, "b")) })
+
+	m.run("server delete a --force")
+	none.want("context 0", "0 142")
+	m.run("server create a --allowed-devices=" + m.uuid(0))
+	m.await("end of server a", func() bool { return !exists(filepath.Join(m.dir, "a")) })
 	none.kill()
-	last := m.probe("b")
-	last.want("context 0", "0 142")
-	m.run("server delete b --force")
-	m.awaitFailure(last, cudaTerminated)
-	awaitContext(m.probe("missing"))
+	m.run("server create a --allowed-devices=" + m.uuid(0))
+	m.awaitContext("a")
+	m.probe("missing").want("context 0", cudaDeviceUnavailable)
+}
+
+// awaitContext waits until a server has a context on its GPU, which is a lock of its process.
+func (m *mps) awaitContext(server string) {
+	m.t.Helper()
+	pid := strings.TrimSpace(m.run("server get " + server + " pid"))
+	m.await("context of the server", func() bool {
+		locks, err := os.ReadFile("/proc/locks")
+		must(m.t, err)
+		return strings.Contains(string(locks), " POSIX  ADVISORY  READ "+pid+" ")
+	})
 }
 
 func TestMPSFaults(t *testing.T) {

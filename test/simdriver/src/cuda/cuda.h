@@ -41,6 +41,9 @@ int library(void);
 /* Connects to the MPS server of CUDA_MPS_PIPE_DIRECTORY, by default /tmp/nvidia-mps; CUDA_SUCCESS if there is none. */
 CUresult mps_connect_server(void);
 
+/* Makes this process the MPS server of devices, UUIDs separated by commas; empty: all. Call it before cuInit. */
+void mps_become_server(const char *uuids);
+
 /* CUDA_SUCCESS without MPS, or as long as the connection lasts. */
 CUresult mps_check(void);
 
@@ -56,4 +59,7 @@ int mps_multiprocessors(int all);
 /* Sends the UUID of the device of a new context to the MPS control daemon, if this process is a client. */
 void mps_report_context(const char *uuid);
 
+NVML_API CUresult cuInit(unsigned flags);
+NVML_API CUresult cuDeviceGetCount(int *out);
+NVML_API CUresult cuCtxCreate_v2(void **context, unsigned flags, int device);
 NVML_API CUresult cuDeviceTotalMem_v2(size_t *bytes, int device);

@@ -1,4 +1,7 @@
-/* A client of an MPS server: this process keeps a connection to the MPS control daemon until either side closes it. */
+/*
+ * A client of an MPS server: this process keeps a connection to the MPS control daemon until either side closes it. The
+ * process of a server has none.
+ */
 #define _GNU_SOURCE
 #include "../mps/protocol.h"
 #include "cuda.h"
@@ -61,8 +64,17 @@ static double own_percentage(void)
 	return own > 0 && own < percentage ? own : percentage;
 }
 
+void mps_become_server(const char *uuids)
+{
+	server = getpid();
+	percentage = 100;
+	snprintf(allowed, sizeof allowed, "%s", *uuids ? uuids : "-");
+}
+
 CUresult mps_connect_server(void)
 {
+	if (server)
+		return CUDA_SUCCESS;
 	static const char request[] = "register\n";
 	char line[LINE_LEN];
 	int error;
@@ -104,6 +116,6 @@ int mps_multiprocessors(int all)
 void mps_report_context(const char *uuid)
 {
 	char line[128];
-	if (server)
+	if (connection >= 0)
 		send(connection, line, snprintf(line, sizeof line, "context %s\n", uuid), MSG_NOSIGNAL);
 }
