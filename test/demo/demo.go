@@ -99,7 +99,7 @@ func (d *demo) awaitGPUs(ctx context.Context) error {
 func (d *demo) agentLog() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	out, err := d.node.Kubectl(ctx, "--namespace", "gpucdi", "logs", "daemonset/gpucdi", "--tail", "20")
+	out, err := d.node.Kubectl(ctx, "logs", "--namespace", "gpucdi", "daemonset/gpucdi", "--tail", "20")
 	if err != nil {
 		return err.Error()
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -163,7 +164,9 @@ func (c *cluster) alertCases(t *testing.T) []alertCase {
 func (c *cluster) awaitScrape(t *testing.T, sample string) (scrape string) {
 	t.Helper()
 	await(t, "metrics with "+sample, func() (string, bool) {
-		out, err := c.Kubectl(t.Context(), "get", "--request-timeout=3s", "--raw", "/api/v1/namespaces/gpucdi/pods/"+c.agentPod(t)+":9435/proxy/metrics")
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		out, err := c.Kubectl(ctx, "get", "--raw", "/api/v1/namespaces/gpucdi/pods/"+c.agentPod(t)+":9435/proxy/metrics")
 		if err != nil {
 			scrape = ""
 			return err.Error(), sample == ""

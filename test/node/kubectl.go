@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/client-go/rest"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 )
 
@@ -23,7 +23,8 @@ const apiServer = "127.0.0.1:443"
 // adminConfig is the path in the box of the kubeconfig of the cluster's admin.
 const adminConfig = "/root/.kube/config"
 
-// Kubectl runs kubectl as the cluster's admin and returns its stdout. The error contains its stderr.
+// Kubectl runs kubectl as the cluster's admin and returns its stdout. The error contains its stderr. The first argument is
+// the command, one of newKubectl; the only global flag is --namespace.
 //
 // kubectl runs in this process: tests call it thousands of times, and starting a program takes most of the CPU time of
 // a call. If ctx is canceled, Kubectl returns immediately, and the command continues in the background. Commands that
@@ -35,7 +36,7 @@ func (n *Node) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		out, err := runKubectl(ctx, append([]string{"--kubeconfig", n.Kubeconfig(), "--cache-dir", n.cacheDir()}, args...))
+		out, err := runKubectl(ctx, n.kubectl, args)
 		done <- result{out, err}
 	}()
 	select {
@@ -70,16 +71,19 @@ type fatal struct {
 	code    int
 }
 
-var panicOnFatal = sync.OnceFunc(func() {
+// configureKubectl sets what applies to all commands of kubectl in this process.
+var configureKubectl = sync.OnceFunc(func() {
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // of the API server
 	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(fatal{message, code}) })
 })
 
 // runKubectl runs kubectl in this process and returns its stdout. The error contains its stderr.
-func runKubectl(ctx context.Context, args []string) (out []byte, err error) {
-	panicOnFatal()
+func runKubectl(ctx context.Context, shared cmdutil.Factory, args []string) (out []byte, err error) {
+	configureKubectl()
 	var stdout, stderr bytes.Buffer
 	defer func() {
 		out = stdout.Bytes()
+		stdout = bytes.Buffer{} // the command is kept; see newKubectl
 		switch failure := recover().(type) {
 		case nil:
 		case fatal:
@@ -91,15 +95,14 @@ func runKubectl(ctx context.Context, args []string) (out []byte, err error) {
 			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 		}
 	}()
-	kubectl := cmd.NewKubectlCommand(cmd.KubectlOptions{
-		Arguments: append([]string{"kubectl"}, args...),
-		IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr},
-	})
+	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &stdout, ErrOut: &stderr}
+	kubectl, err := newKubectl(args[0], shared, streams)
+	if err != nil {
+		return nil, err
+	}
 	kubectl.SetArgs(args)
 	kubectl.SetOut(&stdout)
 	kubectl.SetErr(&stderr)
-	kubectl.SilenceUsage = true
-	kubectl.SilenceErrors = true
 	return nil, kubectl.ExecuteContext(ctx)
 }
 
@@ -117,9 +120,6 @@ func (n *Node) run(ctx context.Context, stdin io.Reader, name string, args ...st
 
 // Kubeconfig returns the path of a kubeconfig of the cluster's admin that kubectl and Helm can use outside of the box.
 func (n *Node) Kubeconfig() string { return filepath.Join(n.Box.Dir(), "kubeconfig") }
-
-// cacheDir returns the directory of kubectl's discovery cache.
-func (n *Node) cacheDir() string { return filepath.Join(n.Box.Dir(), "kubectl-cache") }
 
 // expose forwards a port on the machine's loopback interface to the API server, until the box ends, and writes
 // Kubeconfig.
@@ -140,6 +140,7 @@ func (n *Node) expose(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig of the admin: %w", err)
 	}
+	n.kubectl = newFactory(n.Kubeconfig(), filepath.Join(n.Box.Dir(), "kubectl-cache"))
 	outside := bytes.ReplaceAll(inside, []byte(apiServer), []byte(listener.Addr().String()))
 	if err := os.WriteFile(n.Kubeconfig(), outside, 0o600); err != nil {
 		return fmt.Errorf("writing the kubeconfig of the admin: %w", err)

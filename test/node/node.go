@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	"github.com/gpucdi/gpucdi/test/box"
 	"github.com/gpucdi/gpucdi/test/node/images"
@@ -50,6 +51,7 @@ type Node struct {
 	runtime    Runtime
 	kubeletDir string
 	logs       string
+	kubectl    cmdutil.Factory // clients of Kubectl
 
 	mu        sync.Mutex // guards processes
 	processes map[string]*process

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ func TestNode(t *testing.T) {
 	t.Run("pods survive a restart of the kubelet", rig.kubeletRestart)
 	t.Run("the kubelet's sockets are in the default directories", rig.kubeletSockets)
 	t.Run("kubectl runs outside of the box", rig.kubeconfig)
+	t.Run("calls of kubectl keep little memory", rig.kubectlMemory)
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
@@ -51,6 +53,28 @@ func (r *rig) apply(t *testing.T, manifest string) {
 	t.Helper()
 	if err := r.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// kubectlMemory checks how much a call keeps. System tests make thousands of calls in one process.
+func (r *rig) kubectlMemory(t *testing.T) {
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	r.kubectl(t, "get", "pods", "--namespace", "kube-system", "-o", "json")
+	const calls, limit = 100, 50 << 10
+	before := heap()
+	for range calls {
+		r.kubectl(t, "get", "nodes", "-o", "json")
+		r.kubectl(t, "describe", "nodes")
+	}
+	kept := (int64(heap()) - int64(before)) / (2 * calls)
+	t.Logf("a call keeps %d bytes", kept)
+	if kept > limit {
+		t.Errorf("want at most %d", limit)
 	}
 }
 
