@@ -170,6 +170,8 @@ func ceiledPods(t *testing.T, c *cluster) {
 // when they have been created, and a pod does not start.
 func brokenServers(t *testing.T, c *cluster, gpu string) {
 	t.Helper()
+	c.restartContainer(t, "first") // it has lost its server with the first daemon
+	c.seesMultiprocessors(t, "first", "", "0 32")
 	c.exec(t, "first", "/tmp/context hold >/dev/null 2>&1 & sleep 1; kill -9 $!")
 	server := filepath.Join(c.Box.Path(mpsDir), strings.ToLower(strings.ReplaceAll(gpu, "-", "_")))
 	if err := simdriver.SetMPSFault(server, simdriver.MPSWedged); err != nil { // ends with the server

@@ -172,11 +172,12 @@ func (c *cluster) onlyGPUOf(t *testing.T, pod string) string {
 }
 
 // checkLimit checks that a process in a pod can allocate an amount of GPU memory, and no more. Both processes of the
-// check are started by one command, since each takes seconds on a busy machine.
+// check are started by one command, since each takes seconds on a busy machine. Their environment is empty, except for the
+// directory of the MPS server, without which they cannot use a GPU with compute ceilings.
 func (c *cluster) checkLimit(t *testing.T, pod string, gib int) {
 	t.Helper()
 	got := c.exec(t, pod, installAllocate(t)+fmt.Sprintf(
-		"for more in 100 101; do timeout 10 env -i /tmp/allocate %d $more >/tmp/out 2>&1 & until [ -s /tmp/out ]; do sleep 0.1; done; "+
+		"for more in 100 101; do timeout 10 env -i ${CUDA_MPS_PIPE_DIRECTORY+CUDA_MPS_PIPE_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY} /tmp/allocate %d $more >/tmp/out 2>&1 & until [ -s /tmp/out ]; do sleep 0.1; done; "+
 			"kill $! 2>/dev/null || true; wait; cat /tmp/out; rm /tmp/out; done", gib*1024-100))
 	if want := cudaSuccess + "\n" + cudaOutOfMemory; got != want {
 		t.Errorf("pod %s allocates %d GiB, and then 1 MiB more: CUDA returns %q, want %q", pod, gib, got, want)
