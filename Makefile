@@ -83,7 +83,7 @@ system: export TEST_RACE = 1
 .PHONY: system
 system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m ./devicemanager
-	cd test && $(gotest) -count=1 -parallel 6 -timeout 60m ./e2e
+	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m ./e2e
 	cd test && $(gotest) -count=1 -p 2 -parallel 6 -timeout 45m \
 		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v '/devicemanager$$\|/e2e$$')
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m \
