@@ -69,7 +69,7 @@ fuzz: packages ## Run each fuzz test for FUZZTIME (default: 10s)
 		done
 
 .PHONY: prepare
-prepare: packages ## Build what the system tests share: Kubernetes, runtimes, images (half an hour the first time)
+prepare: packages ## Build what the system tests share: Kubernetes, runtimes, images (a quarter of an hour the first time)
 	@cd test && go run ./prepare
 
 # Parts of the names of the tests in devicemanager that depend on the Kubernetes release.
