@@ -73,7 +73,7 @@ type fatal struct {
 
 // configureKubectl sets what applies to all commands of kubectl in this process.
 var configureKubectl = sync.OnceFunc(func() {
-	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // of the API server
+	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // they would be written to the output of the tests
 	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(fatal{message, code}) })
 })
 
