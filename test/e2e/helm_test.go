@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/docs"
 	"github.com/gpucdi/gpucdi/test/node"
@@ -71,6 +72,7 @@ func helmLifecycle(t *testing.T, c *cluster) {
 
 	c.helm(t, "Install the hook", 0)
 	c.awaitSpec(t, "/opt/gpucdi/gpucdi-hook", true)
+	c.awaitRegistration(t, time.Time{})
 	c.run(t, "hooked", 1)
 	c.awaitPhase(t, "hooked", "Running")
 	if cache := c.exec(t, "hooked", "ldconfig -p"); !strings.Contains(cache, "libcuda.so.1") {
@@ -160,10 +162,11 @@ func (c *cluster) awaitSpec(t *testing.T, part string, present bool) {
 // agent's specs, and that nothing listens on the sockets.
 func (c *cluster) checkUninstalled(t *testing.T) {
 	t.Helper()
-	if left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings", "-A",
-		"-l", "app.kubernetes.io/name=gpucdi", "-o", "name"); left != "" {
-		t.Errorf("objects are left in the cluster: %s", left)
-	}
+	await(t, "no objects of the chart", func() (string, bool) { // Helm does not wait for the agent's pod
+		left := c.kubectl(t, "get", "all,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings", "-A",
+			"-l", "app.kubernetes.io/name=gpucdi", "-o", "name")
+		return left, left == ""
+	})
 	c.requireNoLabels(t)
 	left, err := filepath.Glob(c.Box.Path(cdiDir + "/*"))
 	foreign := func(path string) bool { return !strings.HasPrefix(filepath.Base(path), "gpucdi.dev-gpu") }

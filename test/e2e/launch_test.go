@@ -30,7 +30,10 @@ func doctorLaunch(t *testing.T, c *cluster) {
 
 // doctorLaunchOnNode runs the doctor on the node instead of in the agent's pod, to launch a container of another image.
 func doctorLaunchOnNode(t *testing.T, c *cluster) {
-	c.sh(t, `mkdir -p /opt/doctor; for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt/doctor; done`)
+	// A process that is listed may have ended.
+	c.sh(t, `mkdir -p /opt/doctor
+for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != gpucdi ] || cp $p/root/usr/bin/gpucdi* /opt/doctor || true; done
+/opt/doctor/gpucdi version && [ -x /opt/doctor/gpucdi-nvml ]`)
 	c.checkLaunch(t, "/opt/doctor/gpucdi doctor --launch --image "+images.DebianName+
 		` --address "$(kubectl get pods --namespace gpucdi -o 'jsonpath={.items[0].status.podIP}'):9435"`)
 }
@@ -65,7 +68,16 @@ func interruptedLaunch(t *testing.T, c *cluster) {
 		return c.kubectl(t, "get", "pods", "--namespace", "gpucdi", "-o", "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[*].restartCount}")
 	}
 	before := agent()
-	c.sh(t, "/opt/doctor/gpucdi doctor --launch > /dev/null 2>&1 & until pgrep -f '[p]robe --idle' > /dev/null; do sleep 0.01; done; kill -9 $!")
+	// The doctor is stopped first, because the runtime may still wait for the start of the container.
+	c.sh(t, `/opt/doctor/gpucdi doctor --launch > /dev/null 2>&1 &
+until pgrep -f '[p]robe --idle' > /dev/null; do kill -0 $!; sleep 0.01; done
+kill -STOP $!
+echo $! > /tmp/doctor.pid`)
+	await(t, "the container of the doctor to run", func() (string, bool) {
+		now := c.launched(t)
+		return fmt.Sprint(now), len(now) == 1 && now[0].State == cri.ContainerState_CONTAINER_RUNNING
+	})
+	c.sh(t, "kill -9 $(cat /tmp/doctor.pid)")
 	time.Sleep(5 * time.Second) // the kubelet checks pods every two seconds
 	if left := c.launched(t); len(left) != 1 || left[0].State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("containers of the doctor: %v, want a running one", left)

@@ -96,6 +96,7 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	c.configure(t, blocksOf(t, nriDocument, "Enable it", "yaml")[0])
+	c.awaitExec(t)
 	c.awaitOutput(t, "containers checked for", c.status)
 	c.start(t, "lacking", 1)
 	c.awaitOutput(t, "container default/lacking/main lacks the device nodes of GPU-", func(t *testing.T) string {

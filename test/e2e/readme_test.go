@@ -3,6 +3,7 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/docs"
 )
@@ -17,6 +18,7 @@ func readme(t *testing.T, c *cluster) {
 	var printed strings.Builder
 	for _, block := range commands {
 		if strings.Contains(block, "allocatable") { // the kubelet updates the node's status later
+			c.awaitRegistration(t, time.Time{})
 			await(t, "the command of README to print 8 GPUs", func() (string, bool) {
 				out := c.sh(t, block)
 				return out, strings.HasSuffix(out, "NODE   GPUS\nbox    8\n")

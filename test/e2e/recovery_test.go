@@ -30,7 +30,9 @@ func daemonRestarts(t *testing.T, c *cluster) {
 		name    string
 		restart func(*testing.T)
 	}{{"agent", c.restartAgent}, {"kubelet", c.restartKubelet}} {
+		start := time.Now()
 		tc.restart(t)
+		c.awaitRegistration(t, start)
 		c.awaitGPUs(t, "8")
 		if now := c.containerID(t, "stays"); now != container {
 			t.Errorf("restart of the %s: container of pod stays was replaced", tc.name)
@@ -126,6 +128,7 @@ func recovery(t *testing.T, c *cluster) {
 // allocateRest starts a pod on all free GPUs: the node's status alone does not show that they can be allocated.
 func (c *cluster) allocateRest(t *testing.T, after string, held []string, free int) {
 	t.Helper()
+	c.awaitRegistration(t, time.Time{})
 	c.run(t, "rest", free)
 	c.awaitPhase(t, "rest", "Running")
 	got := c.gpusOf(t, "rest")
@@ -156,6 +159,15 @@ func (c *cluster) awaitKubelet(t *testing.T) {
 			return string(out), err == nil
 		})
 	}
+}
+
+// awaitExec waits until the kubelet, or the container runtime, can run commands in the agent's pod after a restart.
+func (c *cluster) awaitExec(t *testing.T) {
+	t.Helper()
+	await(t, "exec in the agent's pod", func() (string, bool) {
+		out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "true")
+		return fmt.Sprint(string(out), err), err == nil
+	})
 }
 
 func (c *cluster) restartAgent(t *testing.T) {
@@ -263,8 +275,8 @@ func removedGPU(t *testing.T, c *cluster) {
 	}
 }
 
-// awaitRegistration waits until the kubelet has registered all resources since the given time. Until then the node's
-// status has the GPUs of the earlier registration, and pods that request GPUs are rejected.
+// awaitRegistration waits until there is only one agent, and the kubelet has registered all its resources since the given
+// time. Until then the node's status has the GPUs of the earlier registration, and pods that request GPUs are rejected.
 func (c *cluster) awaitRegistration(t *testing.T, since time.Time) {
 	t.Helper()
 	await(t, "a registration with the kubelet", func() (string, bool) {
@@ -294,7 +306,8 @@ type nodeStatus struct {
 
 func (c *cluster) nodeStatus(t *testing.T) (now nodeStatus, err error) {
 	t.Helper()
-	out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "status", "-o", "json")
+	// While there is also an earlier agent, this fails.
+	out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", c.agentPod(t), "--", "gpucdi", "status", "-o", "json")
 	if err != nil {
 		return now, err
 	}
