@@ -23,9 +23,11 @@ func monitoringPods(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.kubectl(t, "rollout", "status", "daemonset/gpu-monitor", "--timeout", timeout.String())
-	if out := c.kubectl(t, "logs", "daemonset/gpu-monitor"); strings.Count(out, "(UUID: GPU-") != 8 {
-		t.Errorf("the monitor lists\n%s\nwant 8 GPUs", out)
-	}
+	await(t, "the monitor to list 8 GPUs, every 10 seconds", func() (string, bool) {
+		out := c.kubectl(t, "logs", "daemonset/gpu-monitor")
+		lines := strings.Count(out, "(UUID: GPU-")
+		return out, lines > 0 && lines%8 == 0
+	})
 	c.kubectl(t, "delete", "daemonset", "gpu-monitor", "--wait", "--cascade=foreground")
 
 	c.run(t, "monitor", 0, "resources: {limits: {"+resource+": 1}}",

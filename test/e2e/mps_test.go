@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpucdi/gpucdi/test/node"
 	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
@@ -76,9 +77,9 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 	// A quarter of the 132 multiprocessors is 33. They are assigned in pairs.
 	c.seesMultiprocessors(t, "first", "", "0 32")
 	c.seesMultiprocessors(t, "second", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100", "0 32")
-	c.run(t, "root", 1)
-	c.awaitOutput(t, `containers ["main"] of pod default/root may run as root`, func(t *testing.T) string {
-		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=root", "-o", "jsonpath={.items[*].message}")
+	c.run(t, "root-replica", 1)
+	c.awaitOutput(t, `containers ["main"] of pod default/root-replica may run as root`, func(t *testing.T) string {
+		return c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name=root-replica", "-o", "jsonpath={.items[*].message}")
 	})
 
 	// When a container restarts, the kubelet repeats the response of Allocate. So the agent must write the removed CDI
@@ -94,9 +95,13 @@ func ceiledReplicas(t *testing.T, c *cluster) {
 
 	// Whole GPUs are used without MPS.
 	c.configure(t, "labels: {place: node}\n")
-	for _, name := range []string{"first", "second", "root"} {
+	for _, name := range []string{"first", "second", "root-replica"} {
 		c.remove(t, name)
 	}
+	await(t, "the replicas to be withdrawn", func() (string, bool) {
+		now := c.kubectl(t, "get", "node", node.Name, "-o", `jsonpath={.status.allocatable.nvidia\.com/gpu}`)
+		return now, now != "32"
+	})
 	c.run(t, "whole", 1) // pending until the agent has reset the compute mode of a GPU
 	c.awaitPhase(t, "whole", "Running")
 	c.seesMultiprocessors(t, "whole", "", "0 "+multiprocessors)

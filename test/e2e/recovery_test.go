@@ -161,7 +161,16 @@ func (c *cluster) awaitKubelet(t *testing.T) {
 	}
 }
 
-// awaitExec waits until the kubelet, or the container runtime, can run commands in the agent's pod after a restart.
+// restartRuntime restarts the container runtime and waits until the kubelet can use it again.
+func (c *cluster) restartRuntime(t *testing.T) {
+	t.Helper()
+	if err := c.RestartRuntime(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitExec(t)
+}
+
+// awaitExec waits until the kubelet can run commands in the agent's pod.
 func (c *cluster) awaitExec(t *testing.T) {
 	t.Helper()
 	await(t, "exec in the agent's pod", func() (string, bool) {
@@ -211,8 +220,9 @@ func rollout(t *testing.T, c *cluster) {
 		}
 	}
 	t.Logf("%d of %d pods were rejected in %d rollouts", rejected, rollouts*pods, rollouts)
-	if rejected > rollouts {
-		t.Errorf("%d of %d pods were rejected in %d rollouts, want at most %d", rejected, rollouts*pods, rollouts, rollouts)
+	// On a busy machine two pods can arrive between two agents. Without the hand-over, four of five are rejected.
+	if limit := 2 * rollouts; rejected > limit {
+		t.Errorf("%d of %d pods were rejected in %d rollouts, want at most %d", rejected, rollouts*pods, rollouts, limit)
 	}
 	c.awaitGPUs(t, "8")
 }

@@ -39,9 +39,7 @@ func faultReporting(t *testing.T, c *cluster) {
 		}
 	}
 	for _, component := range []string{"driver", "spec", "runtime", "kubelet"} {
-		if !strings.Contains(c.metrics(t), fmt.Sprintf("gpucdi_component_healthy{component=%q} 1", component)) {
-			t.Errorf("component %s is not healthy:\n%s", component, status)
-		}
+		c.awaitOutput(t, fmt.Sprintf("gpucdi_component_healthy{component=%q} 1", component), c.metrics)
 	}
 
 	time.Sleep(6 * time.Second) // until a probe has read the recovery action; otherwise recovery takes the quiet period

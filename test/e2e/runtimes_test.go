@@ -149,9 +149,7 @@ func TestContainerd17(t *testing.T) {
 	if err := os.WriteFile(file, []byte(fixed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.RestartRuntime(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c.restartRuntime(t)
 	await(t, "the agent to log that CDI is enabled", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, "container runtime supports CDI")

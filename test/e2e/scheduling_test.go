@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/docs"
 )
@@ -27,6 +28,7 @@ func modelSelection(t *testing.T, c *cluster) {
 
 	commands := blocks(t, "Reserve GPU nodes", "sh")
 	c.sh(t, commands[0])
+	time.Sleep(time.Second) // for the scheduler, which may receive the pod before the taint
 	c.staysPending(t, "on-h100", h100, scheduling, "had untolerated taint")
 	c.runToCompletion(t, "tolerant", blocks(t, "Reserve GPU nodes", "yaml")[0])
 	c.sh(t, commands[1])

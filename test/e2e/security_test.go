@@ -54,7 +54,7 @@ func droppedCapabilities(t *testing.T, c *cluster) {
 		sysAdmin = "0000000000200000"
 	)
 	out := c.kubectl(t, "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--",
-		"sh", "-c", "grep -h . $(grep -l '^Name:[[:space:]]gpucdi' /proc/[0-9]*/task/*/status)")
+		"sh", "-c", "grep -hs . $(grep -l '^Name:[[:space:]]gpucdi' /proc/[0-9]*/task/*/status) || true")
 	threads := map[string]int{}
 	process, zombie := "", false
 	for line := range strings.Lines(out) {

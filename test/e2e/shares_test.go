@@ -58,6 +58,7 @@ func sharedGPU(t *testing.T, c *cluster) {
 	c.runWithShare(t, "first", "cores: 25, memory: 20Gi")
 	c.awaitPhase(t, "first", "Running")
 	c.runWithShare(t, "second", "cores: 25, memory: 20Gi")
+	c.awaitPhase(t, "second", "Running") // otherwise large may be scheduled first, beside pod first
 	c.runWithShare(t, "large", "cores: 25, memory: 50Gi")
 	c.claim(t, "whole", 1)
 	c.runWithClaim(t, "whole", "whole")
@@ -84,7 +85,11 @@ func sharedGPU(t *testing.T, c *cluster) {
 	}
 	c.checkLimit(t, "third", 30)
 	c.hasOnlyDriver(t, "third")
-	if out := c.sh(t, blocksOf(t, "docs/isolation.md", "Show the levels", "sh")[0]); !strings.Contains(out, "MEMORY-ISOLATION") || !strings.Contains(out, "driver") {
+	shown := func(t *testing.T) string {
+		return c.sh(t, blocksOf(t, "docs/isolation.md", "Show the levels", "sh")[0])
+	}
+	c.awaitOutput(t, "driver", shown) // the labels follow the agent's start
+	if out := shown(t); !strings.Contains(out, "MEMORY-ISOLATION") {
 		t.Errorf("the labels of isolation levels are\n%s", out)
 	}
 	for _, want := range []string{
@@ -177,7 +182,7 @@ func (c *cluster) onlyGPUOf(t *testing.T, pod string) string {
 func (c *cluster) checkLimit(t *testing.T, pod string, gib int) {
 	t.Helper()
 	got := c.exec(t, pod, installAllocate(t)+fmt.Sprintf(
-		"for more in 100 101; do timeout 10 env -i ${CUDA_MPS_PIPE_DIRECTORY+CUDA_MPS_PIPE_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY} /tmp/allocate %d $more >/tmp/out 2>&1 & until [ -s /tmp/out ]; do sleep 0.1; done; "+
+		"for more in 100 101; do timeout 60 env -i ${CUDA_MPS_PIPE_DIRECTORY+CUDA_MPS_PIPE_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY} /tmp/allocate %d $more >/tmp/out 2>&1 & until [ -s /tmp/out ] || ! kill -0 $! 2>/dev/null; do sleep 0.1; done; "+
 			"kill $! 2>/dev/null || true; wait; cat /tmp/out; rm /tmp/out; done", gib*1024-100))
 	if want := cudaSuccess + "\n" + cudaOutOfMemory; got != want {
 		t.Errorf("pod %s allocates %d GiB, and then 1 MiB more: CUDA returns %q, want %q", pod, gib, got, want)

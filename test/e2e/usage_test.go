@@ -101,7 +101,7 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 func (c *cluster) tryAllocate(t *testing.T, pod string, first, second int) string {
 	t.Helper()
 	return c.exec(t, pod, installAllocate(t)+fmt.Sprintf(
-		"env -i /tmp/allocate %d %d >/tmp/out 2>&1 & until [ -s /tmp/out ]; do sleep 0.1; done; cat /tmp/out; rm /tmp/out", first, second))
+		"env -i /tmp/allocate %d %d >/tmp/out 2>&1 & until [ -s /tmp/out ] || ! kill -0 $! 2>/dev/null; do sleep 0.1; done; cat /tmp/out; rm /tmp/out", first, second))
 }
 
 // allocateProgram compiles the program that allocates memory.

@@ -31,6 +31,7 @@ func vcudaPods(t *testing.T, c *cluster) {
 		c.configure(t, "allocation: {mode: dra}\n")
 	}()
 	c.sh(t, enable)
+	c.awaitPolicies(t, "nvidia.com", "vcuda-c30-m30-l50")
 	config := blocksOf(t, vcudaDocument, "Enable it", "yaml")[0]
 	four := strings.Replace(config, "resources:\n", "resources:\n  - {select: {index: [4, 5, 6, 7]}, exclude: true}\n", 1)
 	t.Run("minimum level", func(t *testing.T) {
@@ -115,15 +116,7 @@ spec:
 func tencentManifests(t *testing.T, c *cluster) {
 	set := func(domain, unit, template string) {
 		c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts --wait --set vcuda.domain="+domain+",vcuda.memoryUnit="+unit)
-		file := filepath.Join(t.TempDir(), "pod.yaml")
-		if err := os.WriteFile(file, []byte(gpuManagerPods(domain, 30, 30)[0]), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		// The API server applies the changed policies with a delay.
-		c.awaitOutput(t, template, func(t *testing.T) string {
-			out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o", "jsonpath={.spec.resourceClaims[*].resourceClaimTemplateName}")
-			return fmt.Sprint(string(out), err)
-		})
+		c.awaitPolicies(t, domain, template)
 	}
 	set("tencent.com", "256Mi", "vcuda-c30-m7680-l50")
 	defer set("nvidia.com", "1Mi", "vcuda-c30-m30-l50")
@@ -323,6 +316,19 @@ func withoutController(t *testing.T, c *cluster) {
 	c.kubectl(t, "scale", "--namespace", "gpucdi", "deployment/gpucdi-vcuda", "--replicas=1")
 	c.awaitPhase(t, "waits", "Running")
 	c.checkLimit(t, "waits", 3)
+}
+
+// awaitPolicies waits until the API server, which applies changed policies with a delay, replaces a request by a template.
+func (c *cluster) awaitPolicies(t *testing.T, domain, template string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "pod.yaml")
+	if err := os.WriteFile(file, []byte(gpuManagerPods(domain, 30, 30)[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitOutput(t, template, func(t *testing.T) string {
+		out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o", "jsonpath={.spec.resourceClaims[*].resourceClaimTemplateName}")
+		return fmt.Sprint(string(out), err)
+	})
 }
 
 // withoutPolicies removes the bindings of the admission policies one after the other. Pods are refused without the one
