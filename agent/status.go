@@ -253,6 +253,7 @@ const (
 type holders struct {
 	mu      sync.Mutex
 	kubelet kubelet.PodResources
+	timeout time.Duration // 0: holdersTimeout
 	queried time.Time
 	held    []kubelet.Holder
 	err     error
@@ -282,7 +283,7 @@ func (h *holders) refresh(ctx context.Context) ([]kubelet.Holder, error) {
 
 // query queries the kubelet. The caller must hold h.mu.
 func (h *holders) query(ctx context.Context) ([]kubelet.Holder, error) {
-	ctx, cancel := context.WithTimeout(ctx, holdersTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(h.timeout, holdersTimeout))
 	defer cancel()
 	held, err := h.kubelet.Holders(ctx)
 	if err == nil {

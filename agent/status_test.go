@@ -44,7 +44,7 @@ func (lister) List(context.Context, *podresources.ListPodResourcesRequest) (*pod
 // serve starts a lister, and connects h to it.
 func (h *holders) serve(t *testing.T) {
 	t.Helper()
-	h.kubelet.Socket = filepath.Join(t.TempDir(), "kubelet.sock")
+	h.kubelet.Socket, h.timeout = filepath.Join(t.TempDir(), "kubelet.sock"), 30*time.Second
 	listener, err := net.Listen("unix", h.kubelet.Socket)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,17 +106,27 @@ func TestSocketOutlivesAgent(t *testing.T) {
 					t.Errorf("HasAgentSocket = %t, %v; want %t; sockets are %v", got, err, want, socketsIn(t, dir))
 				}
 			}
-			kubelet := newFakeKubelet(t, dir).start()
+			var refuse atomic.Bool
+			kubelet := newFakeKubelet(t, dir)
+			kubelet.refuse = func(int) error {
+				if refuse.Load() {
+					return errors.New("not now")
+				}
+				return nil
+			}
+			kubelet.start()
 			check(false)
 			p, stop := start(t, dir)
 			r := kubelet.next()
 			checkRegistration(t, r)
 			if lost {
+				refuse.Store(true) // otherwise the plugin soon registers again
 				r.cancel()
 				eventually(t, "loss of the registration", func() bool { return p.Registration().Since.IsZero() })
 			}
 			stop()
 			check(true)
+			refuse.Store(false)
 
 			start(t, dir)
 			next := kubelet.next()
@@ -260,7 +271,7 @@ func TestNoStreamAfterRegistration(t *testing.T) {
 	kubelet := newFakeKubelet(t, dir)
 	kubelet.noStream = func(attempt int) bool { return attempt <= 2 }
 	kubelet.start()
-	start(t, dir, func(p *Plugin) { p.streamTimeout = 200 * time.Millisecond })
+	start(t, dir, func(p *Plugin) { p.streamTimeout = 2 * time.Second })
 	kubelet.next()
 	kubelet.next()
 	checkRegistration(t, kubelet.next())

@@ -290,15 +290,16 @@ func TestNotRunning(t *testing.T) {
 // commands do not.
 func TestCommandHangs(t *testing.T) {
 	c, d := newControl(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	end := make(chan struct{})
 	c.run = func(ctx context.Context, dir string, args ...string) (string, error) {
 		if args[0] == "server" {
+			cancel(errors.New("no response"))
 			<-end
 		}
 		return d.run(ctx, dir, args...)
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errors.New("no response"))
-	defer cancel()
 	const want = "waiting for nvidia-cuda-mps-control server list --format=csv,noheader: no response"
 	if _, err := c.Served(ctx, []string{gpu}); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
@@ -335,11 +336,11 @@ func TestProbeHangs(t *testing.T) {
 		}
 	}
 	c := &Control{Program: Program{Node: host.NewRoot(root)}, Dir: "/mps"}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errors.New("no response"))
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	end := make(chan struct{})
 	defer close(end)
-	_ = c.probes.Do(ctx, gpu, func() error { <-end; return nil })
+	_ = c.probes.Do(ctx, gpu, func() error { cancel(errors.New("no response")); <-end; return nil })
 	if err := c.Probe(t.Context(), worker, gpu); !errors.Is(err, host.ErrNotExited) {
 		t.Errorf("error %v while the earlier process has not exited", err)
 	}
