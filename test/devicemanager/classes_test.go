@@ -60,7 +60,7 @@ func TestClassDevices(t *testing.T) {
 func TestBrokenClassDoesNotAffectGPUs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.H100x8())
-	n.configure(t, "cdi: {classes: [gdrcopy, gds]}")
+	n.configure(t, "cdi: {classes: [gdrcopy, gds]}", patient)
 	gdrcopy := filepath.Join(n.root, "dev/gdrdrv")
 	gds := filepath.Join(n.root, "dev/nvidia-fs0")
 	device := func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))) }

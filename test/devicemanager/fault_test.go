@@ -31,6 +31,9 @@ type fault struct {
 	capacity int64 // advertised GPUs while the fault holds
 }
 
+// clears reports whether the fault clears without intervention, after the quiet period.
+func (f fault) clears() bool { return f.restore == nil && f.healthy < f.capacity }
+
 func faults() []fault {
 	injectFault := func(f simdriver.Fault) func(*node, string) error {
 		return func(n *node, gpu string) error {
@@ -166,7 +169,11 @@ func testFaults(t *testing.T, faults []fault) {
 		document.requireRow(t, row)
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			n, k := startNode(t)
+			config := fastHealth
+			if f.clears() {
+				config = longQuiet // until restored below, so that the fault holds until the kubelet has restarted
+			}
+			n, k := startNode(t, config)
 			_, held := n.admitPod(t, k, "bystander", 2)
 			faulty := n.uuids()[5]
 			if slices.Contains(held, faulty) {
@@ -195,6 +202,9 @@ func testFaults(t *testing.T, faults []fault) {
 				})
 			}
 			restored := time.Now()
+			if f.clears() {
+				n.configure(t, fastHealth)
+			}
 			if f.restore != nil {
 				if err := f.restore(n, faulty); err != nil {
 					t.Fatal(err)
@@ -320,7 +330,7 @@ func TestCrashIsReportedOnce(t *testing.T) {
 func TestNoHotLoop(t *testing.T) {
 	t.Parallel()
 	const intervals, limit = 5, 50
-	n, k := startNode(t)
+	n, k := startNode(t, patient)
 	stream, err := n.client(t).ListAndWatch(t.Context(), &v1beta1.Empty{})
 	if err != nil {
 		t.Fatal(err)

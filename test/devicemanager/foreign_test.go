@@ -16,7 +16,7 @@ import (
 // Other software writes to the same CDI directory. GPUs stay healthy unless a file is a conflicting spec.
 func TestForeignFilesDoNotAffectGPUs(t *testing.T) {
 	t.Parallel()
-	n, k := startNode(t)
+	n, k := startNode(t, patient)
 	// The dot hides the files from node.specs, not from runtimes.
 	foreignPath := func(name string) string { return filepath.Join(n.cdiDir, "."+name+".json") }
 	err := errors.Join(
@@ -51,7 +51,7 @@ func TestForeignFilesDoNotAffectGPUs(t *testing.T) {
 	n.awaitCalls(t, "nvmlEventSetWait_v2", n.nvmlCallCounts(t)["nvmlEventSetWait_v2"]+5) // each probe inspects the directory
 	close(stop)
 	writer.Wait()
-	n.configure(t, "cdi: {features: [compute]}") // makes the agent rewrite its spec
+	n.configure(t, "cdi: {features: [compute]}", patient) // makes the agent rewrite its spec
 	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		if spec, err := os.ReadFile(n.spec()); err == nil && !strings.Contains(string(spec), "nvidia-smi") {
 			break

@@ -61,10 +61,10 @@ func TestDeviceNodeOfGoneGPU(t *testing.T) {
 // under other IDs until the container runtime no longer lists the container.
 func TestForceDeletedPodHoldsItsDevice(t *testing.T) {
 	t.Parallel()
-	n, k := startNode(t)
+	n, k := startNode(t, patient)
 	pod, held := n.admitPod(t, k, "forced", 1)
 	n.runtime.startContainer(pod, "gpucdi.dev/gpu="+held[0])
-	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]", patient)
 	k.awaitGPUs(t, 14, 14)
 	k.removePod(pod)
 	for before := k.lister.calls.Load(); k.lister.calls.Load() < before+3; time.Sleep(10 * time.Millisecond) {
@@ -81,11 +81,12 @@ func TestForceDeletedPodHoldsItsDevice(t *testing.T) {
 func TestReleasedDevicesArePruned(t *testing.T) {
 	t.Parallel()
 	n, k := startNode(t)
+	start := time.Now()
 	if _, err := n.driver.Remove(n.uuids()[7]); err != nil {
 		t.Fatal(err)
 	}
 	k.awaitGPUs(t, 8, 7)
-	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+	for ; ; time.Sleep(100 * time.Millisecond) {
 		capacity, _ := k.capacity()
 		switch elapsed := time.Since(start); {
 		case quantity(capacity) == 7:

@@ -12,13 +12,18 @@ import (
 // worker is replaced at most twice.
 func TestSimultaneousHangs(t *testing.T) {
 	t.Parallel()
-	n, k := startNode(t)
+	// The calls about all GPUs must start within one call timeout. On a busy machine that takes more than a second.
+	n, k := startNode(t, "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 5s}")
 	before := n.nvmlCallCounts(t)["nvmlInit_v2"]
 	injected := time.Now()
-	for _, gpu := range n.uuids() {
-		if err := n.driver.InjectFault(simdriver.Fault{GPU: gpu, Func: "nvmlDeviceGetMemoryInfo", Hang: time.Hour}); err != nil {
-			t.Fatal(err)
+	err := n.driver.Update(func(s *simdriver.State) error { // all at once, since a probe may start at any time
+		for _, gpu := range s.GPUs {
+			s.Faults = append(s.Faults, simdriver.Fault{GPU: gpu.UUID, Func: "nvmlDeviceGetMemoryInfo", Hang: time.Hour})
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	k.awaitGPUs(t, 8, 0)
 	t.Logf("all hangs detected after %s", time.Since(injected).Round(100*time.Millisecond))

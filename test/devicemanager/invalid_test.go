@@ -2,7 +2,6 @@ package devicemanager
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -39,10 +38,7 @@ func TestInvalidNVMLValues(t *testing.T) {
 			k := startKubelet(t, n.kubeletDir, 2)
 			n.startAgent(t)
 			k.awaitGPUs(t, tc.capacity, tc.healthy)
-			n.awaitGet(t, "/metrics", http.StatusOK)
-			if text := n.get(t, "/status"); !strings.Contains(text, tc.fault) {
-				t.Errorf("the status lacks the fault %q", tc.fault)
-			}
+			n.awaitStatus(t, func(nodeStatus) bool { return strings.Contains(n.get(t, "/status"), tc.fault) })
 			pod, allocated := n.admitPod(t, k, "pod", int(tc.healthy))
 			for _, i := range tc.faulty {
 				if slices.Contains(allocated, gpus[i].UUID) {

@@ -23,8 +23,7 @@ const slack = 8
 func TestNothingLeaks(t *testing.T) {
 	const kubelets, eventSets, workers = 1000, 2 * slack, 5 * slack
 	n := newNode(t, simdriver.H100x8())
-	// A call timeout on a loaded machine would make a GPU unhealthy for the quiet period.
-	n.configure(t, "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 1m}")
+	n.configure(t, patient)
 	k := startKubelet(t, n.kubeletDir, 2)
 	restartKubelet := func() {
 		k = k.restart(t, 2)

@@ -163,9 +163,9 @@ func newLedgerWorld(t *testing.T) *ledgerWorld {
 }
 
 var ledgerConfigs = map[string][]string{
-	"whole":    {"mig: {strategy: mixed}"},
-	"replicas": {"mig: {strategy: mixed}", twoReplicas},
-	"shared":   {"mig: {strategy: mixed}", "resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/gpu.shared}]"},
+	"whole":    {patient, "mig: {strategy: mixed}"},
+	"replicas": {patient, "mig: {strategy: mixed}", twoReplicas},
+	"shared":   {patient, "mig: {strategy: mixed}", "resources: [{name: nvidia.com/gpu, replicas: 2, rename: nvidia.com/gpu.shared}]"},
 }
 
 // do executes one step of a script.
@@ -194,9 +194,7 @@ func (w *ledgerWorld) do(step []string) {
 	case "partition":
 		w.partition(rest[0], rest[1:])
 	case "file":
-		if want, got := strings.Join(rest, " "), w.file(); got != want {
-			w.Fatalf("file: %q, want %q", got, want)
-		}
+		w.await("file", w.file, strings.Join(rest, " "))
 	case "await":
 		w.await("list", w.list, strings.Join(rest, " "))
 	case "pass":

@@ -15,9 +15,10 @@ import (
 )
 
 // startNode starts an agent and a kubelet on a node with 8 GPUs and two NUMA nodes.
-func startNode(t *testing.T) (*node, *kubelet) {
+func startNode(t *testing.T, config ...string) (*node, *kubelet) {
 	t.Helper()
 	n := newNode(t, simdriver.H100x8())
+	n.configure(t, config...)
 	k := startKubelet(t, n.kubeletDir, 2)
 	n.startAgent(t)
 	k.awaitGPUs(t, 8, 8)

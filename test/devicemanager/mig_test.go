@@ -376,7 +376,7 @@ func TestGPUWaitsForItsMIGDevices(t *testing.T) {
 func TestInitContainerHoldsItsDevice(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, simdriver.A100MIG())
-	n.configure(t, "mig: {strategy: mixed}")
+	n.configure(t, "mig: {strategy: mixed}", patient)
 	k := startKubelet(t, n.kubeletDir, 2)
 	lister := k.lister
 	n.startAgent(t)
@@ -410,6 +410,10 @@ func TestStatusOfMIGDevices(t *testing.T) {
 	n, k := startMIGNode(t, "mixed")
 	k.awaitResources(t, a100s())
 	gpus := n.driver.State().GPUs
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		unavailable := func(d deviceStatus) bool { return d.Fault != nil || d.State != "" }
+		return len(s.Devices) > 0 && !slices.ContainsFunc(s.Devices, unavailable)
+	})
 	table := n.statusText(t, "-o", "wide")
 	for _, row := range []string{
 		"0:6  " + gpus[0].MIG[6].UUID + "  NVIDIA A100-SXM4-40GB MIG 1g.5gb   4.8 GiB   nvidia.com/mig-1g.5gb   healthy",

@@ -127,6 +127,10 @@ const fastHealth = "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 2s
 // fault, even on a busy machine.
 const longQuiet = "health: {probeInterval: 1s, quietPeriod: 15s, callTimeout: 2s}"
 
+// patient is fastHealth with a call timeout that does not expire on a busy machine. It is for tests that require that no
+// device becomes unhealthy, or that the driver worker is not replaced.
+const patient = "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 1m}"
+
 // configure writes the agent's config file: lines, and fastHealth unless lines configure health.
 func (n *node) configure(t *testing.T, lines ...string) {
 	t.Helper()

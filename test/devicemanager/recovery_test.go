@@ -87,6 +87,7 @@ func TestCorruptState(t *testing.T) {
 			if err := tc.damage(n.stateDir); err != nil {
 				t.Fatal(err)
 			}
+			n.configure(t, longQuiet)
 			k := startKubelet(t, n.kubeletDir, 2)
 			n.startAgent(t)
 			k.awaitGPUs(t, 8, 8)

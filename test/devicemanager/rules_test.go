@@ -32,7 +32,8 @@ func TestResourceRules(t *testing.T) {
 	n.startAgent(t)
 	withRules := resourceCounts{h100: "1 of 1", small: "4 of 4", gpuResource: "1 of 1"}
 	k.awaitResources(t, withRules)
-	if excluded := n.status(t).Excluded; len(excluded) != 1 || excluded[0].ID != n.uuids()[1] || excluded[0].Rule != "resources[0]" {
+	excluded := n.awaitStatus(t, func(s nodeStatus) bool { return len(s.Devices) > 0 }).Excluded
+	if len(excluded) != 1 || excluded[0].ID != n.uuids()[1] || excluded[0].Rule != "resources[0]" {
 		t.Errorf("the status has excluded devices %+v, want %s by resources[0]", excluded, n.uuids()[1])
 	}
 	n.checkMonitored(t, n.uuids()[1])

@@ -31,11 +31,11 @@ func configsOf(t *testing.T, section string) (first, second string) {
 }
 
 // startSharingNode starts an agent and a kubelet on a node with two GPUs, with four replicas each.
-func startSharingNode(t *testing.T) (*node, *kubelet) {
+func startSharingNode(t *testing.T, config ...string) (*node, *kubelet) {
 	t.Helper()
 	n := newNode(t, simdriver.GTX1060x2())
 	sameName, _ := sharingConfigs(t)
-	n.configure(t, sameName)
+	n.configure(t, append(config, sameName)...)
 	k := startKubelet(t, n.kubeletDir, 1)
 	n.startAgent(t)
 	k.awaitGPUs(t, 8, 8)
@@ -67,6 +67,7 @@ func TestPodsShareGPUs(t *testing.T) {
 	}
 
 	// The status table has one row for each GPU, with all holders.
+	n.awaitStatus(t, func(s nodeStatus) bool { return s.Kubelet.PodsError == "" })
 	table := n.statusText(t, "-o", "wide")
 	for _, uuid := range n.uuids() {
 		_, row, _ := strings.Cut(table, uuid)
@@ -160,7 +161,7 @@ func TestSharingFaults(t *testing.T) {
 // exclusively, waits until it is released.
 func TestSharingConfigChange(t *testing.T) {
 	t.Parallel()
-	n, k := startSharingNode(t)
+	n, k := startSharingNode(t, patient)
 	pods := n.admitSharing(t, k, 3)
 	first, second := n.uuids()[0], n.uuids()[1]
 	checkGPU := func(uuid string, pods ...*v1.Pod) {
@@ -179,7 +180,7 @@ func TestSharingConfigChange(t *testing.T) {
 
 	// A change of replicas neither reopens the driver nor interrupts fault detection.
 	before := n.nvmlCallCounts(t)["nvmlInit_v2"]
-	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 6}]")
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 6}]", patient)
 	k.awaitGPUs(t, 12, 2) // a quarter of each GPU is left, on which one sixth fits
 	if err := n.driver.RaiseXID(first, 9999); err != nil {
 		t.Fatal(err)
@@ -268,10 +269,10 @@ func TestReplicaLimit(t *testing.T) {
 // A planned change, here of sharing, is not a fault: no error is logged, and withdrawn devices are logged as draining.
 func TestPlannedChangeIsNotAFault(t *testing.T) {
 	t.Parallel()
-	n, k := startNode(t)
-	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]")
+	n, k := startNode(t, patient)
+	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]", patient)
 	k.awaitGPUs(t, 16, 16)
-	n.configure(t)
+	n.configure(t, patient)
 	k.awaitGPUs(t, 8, 8)
 	n.stopAgent(t)
 	log := n.logs.String()

@@ -153,7 +153,9 @@ func TestStatus(t *testing.T) {
 	pod, held := n.admitPod(t, k, "holder", 2)
 	servePodResources(t, n.kubeletDir, pod.Namespace, pod.Name, held)
 
-	s := n.awaitStatus(t, func(s nodeStatus) bool { return len(s.Devices) > 0 && s.Runtime.Error != "not detected yet" })
+	s := n.awaitStatus(t, func(s nodeStatus) bool {
+		return len(s.Devices) > 0 && s.Runtime.Error != "not detected yet" && s.Kubelet.PodsError == ""
+	})
 	if s.Name != "node" || s.Version == "" || s.Driver.Version != n.driver.State().Version || s.Driver.CUDA != "13.0" ||
 		s.Driver.Root != "/" || s.Driver.Error != "" {
 		t.Errorf("got node and driver %+v", s)
@@ -251,11 +253,13 @@ func TestStatusOfFaults(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name                  string
+		config                string
 		inject, restore       func(n *node, gpu string) error
 		code, message, remedy string
 	}{
 		{
 			name:    "an XID",
+			config:  longQuiet,
 			inject:  func(n *node, gpu string) error { return n.driver.RaiseXID(gpu, 48) },
 			restore: func(*node, string) error { return nil },
 			code:    "xid_48", message: "XID 48: double-bit ECC error", remedy: "no recovery action",
@@ -277,7 +281,7 @@ func TestStatusOfFaults(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			n, _ := startNode(t)
+			n, _ := startNode(t, tc.config)
 			faulty := n.uuids()[5]
 			before := time.Now()
 			if err := tc.inject(n, faulty); err != nil {

@@ -27,7 +27,7 @@ func TestStoppedWorker(t *testing.T) {
 // If the node or the pod is frozen for longer than the call timeout, no GPU becomes unhealthy.
 func TestFrozenAgent(t *testing.T) {
 	t.Parallel()
-	n, k := startNode(t)
+	n, k := startNode(t, "health: {probeInterval: 1s, quietPeriod: 3s, callTimeout: 5s}")
 	worker := n.worker(t)
 	send := func(signal syscall.Signal, pids ...int) {
 		t.Helper()
@@ -39,7 +39,7 @@ func TestFrozenAgent(t *testing.T) {
 		}
 	}
 	send(syscall.SIGSTOP, worker, n.pid())
-	time.Sleep(5 * time.Second) // more than the probe interval of 1 s and the call timeout of 2 s
+	time.Sleep(7 * time.Second) // more than the probe interval of 1 s and the call timeout of 5 s
 	send(syscall.SIGCONT, n.pid(), worker)
 	for start := time.Now(); time.Since(start) < 3*time.Second; time.Sleep(5 * time.Millisecond) {
 		if _, allocatable := k.capacity(); quantity(allocatable) != 8 {
