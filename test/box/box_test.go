@@ -520,7 +520,7 @@ func running(t *testing.T, b *box.Box, command string) bool {
 	return strings.Contains(output(t, b.Command(t.Context(), "ps", "-eo", "args")), command)
 }
 
-const timeout = 20 * time.Second
+const timeout = 2 * time.Minute // includes building boxinit
 
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
