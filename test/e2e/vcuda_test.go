@@ -40,13 +40,14 @@ func vcudaPods(t *testing.T, c *cluster) {
 	c.configure(t, four)
 	c.awaitSlices(t, 4)
 	t.Run("manifests of the document", func(t *testing.T) { documentedVCUDA(t, c) })
-	c.configure(t, strings.Replace(four, "placement: pack", "placement: spread", 1))
+	spreading := strings.Replace(four, "placement: pack", "placement: spread", 1)
+	c.configure(t, spreading)
 	t.Run("requests", func(t *testing.T) { vcudaRequests(t, c) })
 	t.Run("spread", func(t *testing.T) { vcudaSpread(t, c) })
 	t.Run("simultaneous pods of several sizes", func(t *testing.T) { vcudaSimultaneous(t, c) })
 	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
 	t.Run("manifests of gpu-manager", func(t *testing.T) { gpuManagerManifests(t, c, "nvidia.com", 50, 2048) })
-	t.Run("manifests of Tencent's gpu-manager", func(t *testing.T) { tencentManifests(t, c) })
+	t.Run("manifests of Tencent's gpu-manager", func(t *testing.T) { tencentManifests(t, c, spreading) })
 	t.Run("random pods on two models", func(t *testing.T) { vcudaRandom(t, c, config) })
 	t.Run("no policies", func(t *testing.T) { withoutPolicies(t, c) })
 }
@@ -112,10 +113,11 @@ spec:
 	}
 }
 
-// tencentManifests runs the pods with the domain and the unit of memory of Tencent's gpu-manager.
-func tencentManifests(t *testing.T, c *cluster) {
+// tencentManifests runs the pods with the domain and the unit of memory of Tencent's gpu-manager. config shares GPUs.
+func tencentManifests(t *testing.T, c *cluster, config string) {
 	set := func(domain, unit, template string) {
 		c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts --wait --set vcuda.domain="+domain+",vcuda.memoryUnit="+unit)
+		c.configure(t, config) // Helm has replaced it by the config in its values
 		c.awaitPolicies(t, domain, template)
 	}
 	set("tencent.com", "256Mi", "vcuda-c30-m7680-l50")
