@@ -12,8 +12,9 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 # By default, a program built with the race detector sleeps for a second at exit.
 export GORACE ?= atexit_sleep_ms=0
 
-# go test with a summary of the failures at the end.
-gotest := go tool -modfile=$(CURDIR)/tools.mod gotestsum --format standard-quiet --
+# go test with a summary of the failures at the end. Unlike go run, go tool exits with 0 if the program is killed.
+tool := go run -modfile=$(CURDIR)/tools.mod
+gotest := $(tool) gotest.tools/gotestsum --format standard-quiet --
 
 .PHONY: help
 help: ## List the targets
@@ -50,7 +51,7 @@ test: ## Run all checks and tests, as in CI, and print the time of each part (ro
 .PHONY: lint
 lint: packages ## Run the linters
 	go vet ./... && cd test && go vet ./...
-	go tool -modfile=tools.mod golangci-lint run --allow-parallel-runners ./...
+	$(tool) github.com/golangci/golangci-lint/v2/cmd/golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: unit
 unit: packages ## Run the unit tests, with the race detector where it is not too slow
