@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,10 +25,10 @@ const (
 	defaultName = "default"
 	// socketName is the socket of the daemon, a server or a namespace, in its directory.
 	socketName = "control"
-	// statusColumn is the column of the status in a list of servers, and statusFault the status of a server whose process
-	// has died. Such a server is listed until it is deleted.
-	statusColumn = 3
-	statusFault  = "Fault"
+	// Columns of a list of servers.
+	pidColumn, statusColumn = 2, 3
+	// statusFault is the status of a server whose process has died. Such a server is listed until it is deleted.
+	statusFault = "Fault"
 )
 
 // Share is a part of the compute time of a GPU.
@@ -324,16 +323,6 @@ func (c *Control) command(ctx context.Context, args ...string) (string, error) {
 		err = fmt.Errorf("waiting for %s %s: %w", controlName, strings.Join(args, " "), context.Cause(ctx))
 	}
 	return "", err
-}
-
-// Watch sends to changed, which must have a buffer of one, when the daemon or a server starts or ends, until ctx ends. It
-// misses the end of a server that is killed.
-func (c *Control) Watch(ctx context.Context, changed chan<- struct{}, log *slog.Logger) {
-	relevant := func(name string) bool { return name == socketName || isName(name) && name != logDir }
-	var exits sync.WaitGroup
-	exits.Go(func() { c.watchExit(ctx, changed) })
-	defer exits.Wait()
-	sockets.Watcher{Dir: c.Dir, Relevant: relevant, Changed: changed, Log: log}.Run(ctx)
 }
 
 // ErrNotRunning means that no daemon runs, and so no servers.

@@ -31,6 +31,7 @@ type fakeDaemon struct {
 	clients  map[string]bool              // namespaces with clients: "server/namespace"
 	commands []string                     // that change something
 
+	pid     int    // of all servers
 	dead    bool   // the servers have died
 	vanish  bool   // servers end right after their creation
 	ignored bool   // percentages are not stored
@@ -91,7 +92,7 @@ func (d *fakeDaemon) run(_ context.Context, _ string, args ...string) (string, e
 			if d.dead {
 				status = statusFault
 			}
-			lines = append(lines, name+",0,17,"+status+","+filepath.Join(d.dir, name)+","+gpu+",-\n")
+			lines = append(lines, fmt.Sprintf("%s,0,%d,%s,%s,%s,-\n", name, d.pid, status, filepath.Join(d.dir, name), gpu))
 		}
 		return strings.Join(lines, ""), nil
 	case "server create":
@@ -405,7 +406,7 @@ func TestWatchKilledDaemon(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watchExit(ctx, changed) })
-	for !hasPidfd(t) {
+	for pidfds(t) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	select {
@@ -424,8 +425,37 @@ func TestWatchKilledDaemon(t *testing.T) {
 	}
 }
 
-// hasPidfd reports whether this process refers to another process by a file descriptor.
-func hasPidfd(t *testing.T) (found bool) {
+// The end of a killed server is an event, although the daemon still lists the server.
+func TestWatchKilledServer(t *testing.T) {
+	c, d := newControl(t)
+	server := exec.CommandContext(t.Context(), "sleep", "infinity")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Wait() }()
+	d.pid, d.servers["gpu_ab_cd"] = server.Process.Pid, map[string]string{}
+	changed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watch sync.WaitGroup
+	watch.Go(func() { c.Watch(ctx, changed, slog.New(slog.DiscardHandler)) })
+	defer func() { cancel(); watch.Wait() }()
+	<-changed
+	for pidfds(t) < 2 { // of the daemon, which is this process, and of the server
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case <-changed:
+		t.Error("an event while the server runs")
+	case <-time.After(100 * time.Millisecond):
+	}
+	if err := server.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+}
+
+// pidfds returns the number of file descriptors of this process that refer to processes.
+func pidfds(t *testing.T) (n int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/fd/*")
 	if err != nil {
@@ -433,9 +463,11 @@ func hasPidfd(t *testing.T) (found bool) {
 	}
 	for _, f := range files {
 		target, _ := os.Readlink(f)
-		found = found || strings.Contains(target, "pidfd")
+		if strings.Contains(target, "pidfd") {
+			n++
+		}
 	}
-	return found
+	return n
 }
 
 func btoi(b bool) int {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpucdi/gpucdi/test/node"
 	"github.com/gpucdi/gpucdi/test/node/images"
@@ -151,10 +152,11 @@ func ceiledPods(t *testing.T, c *cluster) {
 	c.seesMultiprocessors(t, "second", "", "0 66")
 	for _, program := range []string{"control", "server"} {
 		c.runOnNode(t, "touch /tmp/killed && pkill -9 -f ^/usr/bin/nvidia-cuda-mps-"+program)
-		await(t, "the namespaces of the claims after the end of the "+program, func() (string, bool) {
+		took := await(t, "the namespaces of the claims after the end of the "+program, func() (string, bool) {
 			out := c.sh(t, "find "+mpsDir+" -name control -newer /tmp/killed")
 			return out, strings.Count(out, "/gpu_") == 4 // of the server, its namespace default and the claims of pods first and second
 		})
+		t.Logf("%s killed: restored after %s", program, took.Round(time.Millisecond))
 		c.restartContainer(t, "second")
 		c.seesMultiprocessors(t, "second", "", "0 66")
 	}

@@ -3,9 +3,12 @@ package mps
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +16,58 @@ import (
 	"github.com/gpucdi/gpucdi/internal/sockets"
 )
 
-// exitPoll is the interval between attempts to find the process of the daemon.
-const exitPoll = time.Second
+const (
+	// exitPoll is the interval between attempts to find the process of the daemon.
+	exitPoll = time.Second
+	// listTimeout bounds the command that lists the servers.
+	listTimeout = 10 * time.Second
+)
+
+// Watch sends to changed, which must have a buffer of one, when the daemon or a server starts or ends, also if it is
+// killed, until ctx ends.
+func (c *Control) Watch(ctx context.Context, changed chan<- struct{}, log *slog.Logger) {
+	relevant := func(name string) bool { return name == socketName || isName(name) && name != logDir }
+	events := make(chan struct{}, 1)
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	watches.Go(func() { c.watchExit(ctx, events) })
+	watches.Go(func() { sockets.Watcher{Dir: c.Dir, Relevant: relevant, Changed: events, Log: log}.Run(ctx) })
+	watched := map[int]bool{} // PIDs of servers
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+		}
+		sockets.Notify(changed)
+		pids := c.serverPIDs(ctx)
+		for pid := range pids {
+			if !watched[pid] {
+				watches.Go(func() {
+					_ = awaitProcess(ctx, pid) // on an error it may also have exited
+					sockets.Notify(events)
+				})
+			}
+		}
+		watched = pids
+	}
+}
+
+// serverPIDs returns the PIDs of the servers; none if the daemon does not respond, whose next event follows.
+func (c *Control) serverPIDs(ctx context.Context) map[int]bool {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	rows, _ := c.list(ctx, "server")
+	pids := map[int]bool{}
+	for _, row := range rows {
+		if len(row) > pidColumn {
+			if pid, err := strconv.Atoi(row[pidColumn]); err == nil && pid > 0 {
+				pids[pid] = true
+			}
+		}
+	}
+	return pids
+}
 
 // watchExit sends to changed when the process of the daemon has exited, until ctx ends. A daemon that is killed leaves its
 // socket behind, so that the directory does not change.
@@ -39,6 +92,11 @@ func awaitExit(ctx context.Context, socket string) error {
 	if err != nil {
 		return err
 	}
+	return awaitProcess(ctx, pid)
+}
+
+// awaitProcess waits until a process has exited, or ctx ends. The error is the reason why it cannot wait.
+func awaitProcess(ctx context.Context, pid int) error {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("opening process %d: %w", pid, err)
