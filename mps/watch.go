@@ -40,7 +40,10 @@ func (c *Control) Watch(ctx context.Context, changed chan<- struct{}, log *slog.
 		case <-events:
 		}
 		sockets.Notify(changed)
-		pids := c.serverPIDs(ctx)
+		pids, err := c.serverPIDs(ctx)
+		if err != nil { // the next event repeats it
+			continue
+		}
 		for pid := range pids {
 			if !watched[pid] {
 				watches.Go(func() {
@@ -53,11 +56,14 @@ func (c *Control) Watch(ctx context.Context, changed chan<- struct{}, log *slog.
 	}
 }
 
-// serverPIDs returns the PIDs of the servers; none if the daemon does not respond, whose next event follows.
-func (c *Control) serverPIDs(ctx context.Context) map[int]bool {
+// serverPIDs returns the PIDs of the servers, except of those that have died.
+func (c *Control) serverPIDs(ctx context.Context) (map[int]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	rows, _ := c.list(ctx, "server")
+	rows, err := c.list(ctx, "server")
+	if err != nil {
+		return nil, err
+	}
 	pids := map[int]bool{}
 	for _, row := range rows {
 		if len(row) > pidColumn {
@@ -66,7 +72,7 @@ func (c *Control) serverPIDs(ctx context.Context) map[int]bool {
 			}
 		}
 	}
-	return pids
+	return pids, nil
 }
 
 // watchExit sends to changed when the process of the daemon has exited, until ctx ends. A daemon that is killed leaves its
