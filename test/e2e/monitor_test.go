@@ -23,11 +23,9 @@ func monitoringPods(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.kubectl(t, "rollout", "status", "daemonset/gpu-monitor", "--timeout", timeout.String())
-	await(t, "the monitor to list 8 GPUs, every 10 seconds", func() (string, bool) {
-		out := c.kubectl(t, "logs", "daemonset/gpu-monitor")
-		lines := strings.Count(out, "(UUID: GPU-")
-		return out, lines > 0 && lines%8 == 0
-	})
+	for _, g := range c.driver.State().GPUs {
+		c.awaitOutput(t, "(UUID: "+g.UUID+")", func(t *testing.T) string { return c.kubectl(t, "logs", "daemonset/gpu-monitor") })
+	}
 	c.kubectl(t, "delete", "daemonset", "gpu-monitor", "--wait", "--cascade=foreground")
 
 	c.run(t, "monitor", 0, "resources: {limits: {"+resource+": 1}}",
