@@ -19,8 +19,9 @@ for arch in amd64 arm64; do
   GOOS=linux GOARCH=$arch CGO_ENABLED=1 CC=${compilers[$arch]} make --no-print-directory build \
     VERSION="$version" BIN="$dist/$name" >/dev/null
   for program in "$dist/$name"/*; do
-    if ! log=$(go tool -modfile=release/tools.mod cyclonedx-gomod bin -json -noserial -notimestamp -version "$version" \
-      -output "$dist/$name/$(basename "$program").cdx.json" "$program" 2>&1); then
+    # Unlike go run, go tool exits with 0 if the program is killed.
+    if ! log=$(go run -modfile=release/tools.mod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod bin \
+      -json -noserial -notimestamp -version "$version" -output "$dist/$name/$(basename "$program").cdx.json" "$program" 2>&1); then
       echo "$log" >&2
       exit 1
     fi
