@@ -137,10 +137,11 @@ func (w *world) prepare(slot uint8) bool {
 	return true
 }
 
-// checkOutlived fails if a claim is prepared again for a pod while an earlier pod of the claim holds the GPU.
+// checkOutlived fails if a claim for the whole GPU is prepared again for a pod while an earlier pod of the claim holds
+// the GPU. checkAllocated counts the pods of such a claim once, but those of a claim for a part separately.
 func (w *world) checkOutlived(p *pod) {
 	for i := range w.pods {
-		if q := &w.pods[i]; !p.joined && q.holds && q.former == p.claim {
+		if q := &w.pods[i]; !p.half && !p.joined && q.holds && q.former == p.claim {
 			w.fail("the claim of pod %d is prepared again while pod %d holds the GPU", p.uid, q.uid)
 		}
 	}
