@@ -83,12 +83,14 @@ func (l *loop) receiveDriver(r driver.Snapshot, at time.Time) {
 		return
 	}
 	l.known = gpu.Retain(l.known, r.Inventory)
-	for _, g := range l.known.GPUs {
+	for i := range l.known.GPUs {
+		g := &l.known.GPUs[i]
 		switch _, present := r.Inventory.Find(g.UUID); {
-		case !present && !l.missing[g.UUID]:
+		case !present:
 			l.missing[g.UUID] = true
 			l.health.Gone(g.UUID, g.Fault, at)
-		case present && l.missing[g.UUID]:
+			g.Fault = l.health.Fault(g.UUID) // with the XID that explains it
+		case l.missing[g.UUID]:
 			delete(l.missing, g.UUID)
 			l.health.Returned(g.UUID, at)
 		}

@@ -146,10 +146,14 @@ func (g *state) updateErrors(p Probe) {
 }
 
 // Gone records that the GPU is missing from the inventory; fault is the reason. It clears all other faults, because the
-// return of the GPU implies a reset.
+// return of the GPU implies a reset. It keeps a fatal XID that explains why the GPU is unreadable.
 func (t *Tracker) Gone(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
-	*g = state{since: g.since, fatal: fault, unreachable: true}
+	missing := state{since: g.since, fatal: fault, unreachable: true}
+	if _, isXID := xidOf(g.fatal.Code); isXID && fault.Code == gpu.FaultUnreadable {
+		missing.fatal, missing.unresponsive = g.fatal, fault
+	}
+	*g = missing
 	g.updateSince(at)
 }
 

@@ -37,6 +37,10 @@ func unresponsive(t *health.Tracker, at time.Time) {
 func gone(t *health.Tracker, at time.Time)     { t.Gone(uuid, gpu.Gone(), at) }
 func returned(t *health.Tracker, at time.Time) { t.Returned(uuid, at) }
 
+func unreadable(t *health.Tracker, at time.Time) {
+	t.Gone(uuid, gpu.Fault{Code: gpu.FaultUnreadable, Message: "GPU is lost", Remedy: gpu.RemedyKernelLog}, at)
+}
+
 func TestTracker(t *testing.T) {
 	pass := probe(health.Probe{})
 	for _, tc := range []struct {
@@ -117,6 +121,21 @@ func TestTracker(t *testing.T) {
 			{0, xid(79), "fallen off the bus"},
 			{0, gone, "gone"},
 			{time.Hour, returned, ""},
+		}},
+		{"an XID explains why a GPU is unreadable", health.Policy{}, []step{
+			{0, xid(79), "fallen off the bus"},
+			{0, unreadable, "XID 79: GPU has fallen off the bus; GPU is lost"},
+			{time.Second, unreadable, "XID 79: GPU has fallen off the bus; GPU is lost"},
+			{time.Hour, returned, ""},
+		}},
+		{"an unreadable GPU is gone later", health.Policy{}, []step{
+			{0, xid(79), "fallen off the bus"},
+			{0, unreadable, "fallen off the bus"},
+			{0, gone, "gone"},
+		}},
+		{"unreadable GPU", health.Policy{}, []step{
+			{0, xid(9999), "XID 9999"},
+			{0, unreadable, "GPU is lost"},
 		}},
 		{"GPU off the bus must respond for a quiet period", health.Policy{}, []step{
 			{0, xid(79), "fallen off the bus"},

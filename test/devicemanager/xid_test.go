@@ -3,6 +3,7 @@ package devicemanager
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -61,6 +62,29 @@ func TestXIDAfterLostGPU(t *testing.T) {
 		}
 		n.awaitDevice(t, lost, "")
 	}
+}
+
+// The XID of a lost GPU remains the reason of its fault when another driver worker, which cannot read the GPU, has
+// started.
+func TestXIDOfUnreadableGPU(t *testing.T) {
+	t.Parallel()
+	n, _ := startNode(t)
+	lost := n.uuids()[5]
+	if err := n.driver.Lose(lost); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitXIDs(t, lost, 79, 1)
+	n.configure(t, "health: {probeInterval: 2s, quietPeriod: 3s, callTimeout: 2s}") // another interval, another worker
+	n.awaitStatus(t, func(s nodeStatus) bool {
+		return slices.ContainsFunc(s.Devices, func(d deviceStatus) bool {
+			return d.ID == lost && d.Fault != nil && d.Fault.Code == "xid_79" &&
+				d.Fault.Message == "XID 79: GPU has fallen off the bus; opening GPU 5: GPU is lost"
+		})
+	})
+	if err := n.driver.Return(lost); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitDevice(t, lost, "")
 }
 
 // The worker replaces its event set when a GPU is lost or returns. Even if that happens repeatedly, each XID of another
