@@ -12,43 +12,41 @@ import (
 	"testing"
 
 	"github.com/gpucdi/gpucdi/test/docs"
+	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/node/tools"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // Release builds are reproducible in any directory, and contain the programs for their architecture.
 func TestRelease(t *testing.T) {
-	module, err := tools.ModuleDir(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := tools.InstallPackages(t.Context(), "qemu-user-static", "skopeo"); err != nil {
 		t.Fatal(err)
 	}
-	sums := make([]string, 2)
-	var dist string
-	for i, dir := range []string{"one", "another/place"} {
-		checkout := filepath.Join(t.TempDir(), dir)
-		commit(t, filepath.Dir(module), checkout)
-		dist = filepath.Join(checkout, "dist")
-		in(t, checkout, "make", "release")
-		sums[i] = textOf(t, filepath.Join(dist, "SHA256SUMS"))
+	kept, err := images.ReleaseFiles(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 6 {
-		t.Errorf("checksums of two builds:\n%s\n%s", sums[0], sums[1])
+	checkout := filepath.Join(t.TempDir(), "another/place")
+	if err := images.MakeRelease(t.Context(), checkout); err != nil {
+		t.Fatal(err)
+	}
+	dist := filepath.Join(checkout, "dist")
+	first, second := textOf(t, filepath.Join(kept, "SHA256SUMS")), textOf(t, filepath.Join(dist, "SHA256SUMS"))
+	if first != second || strings.Count(first, "\n") != 6 {
+		t.Errorf("checksums of two builds:\n%s\n%s", first, second)
 	}
 	in(t, dist, "sha256sum", "--check", "--quiet", "SHA256SUMS")
 	pushed := push(t, dist)
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		t.Run(arch, func(t *testing.T) {
-			dir := filepath.Join(dist, "gpucdi_v9.9.9_linux_"+arch)
+			dir := filepath.Join(dist, "gpucdi_"+images.ReleaseVersion+"_linux_"+arch)
 			in(t, dist, "tar", "--extract", "--file", dir+".tar.gz")
 			root := unpackImage(t, pushed, arch)
 			for _, program := range []string{"gpucdi", "gpucdi-nvml", "gpucdi-hook"} {
 				checkProgram(t, filepath.Join(dir, program), machine)
 				in(t, dist, "cmp", filepath.Join(dir, program), filepath.Join(root, "usr/bin", program))
 			}
-			checkSBOM(t, filepath.Join(dist, "gpucdi_v9.9.9_image_"+arch+".cdx.json"), "libc6", "busybox-static", "google.golang.org/grpc")
+			checkSBOM(t, filepath.Join(dist, "gpucdi_"+images.ReleaseVersion+"_image_"+arch+".cdx.json"), "libc6", "busybox-static", "google.golang.org/grpc")
 			runImage(t, root, arch)
 		})
 	}
@@ -62,7 +60,7 @@ func push(t *testing.T, dist string) (layout string) {
 		t.Fatal(err)
 	}
 	layout = filepath.Join(t.TempDir(), "registry")
-	command := strings.NewReplacer("docker://YOUR-REGISTRY/gpucdi", "oci:"+layout, "VERSION", "v9.9.9").Replace(commands[0])
+	command := strings.NewReplacer("docker://YOUR-REGISTRY/gpucdi", "oci:"+layout, "VERSION", images.ReleaseVersion).Replace(commands[0])
 	in(t, filepath.Dir(dist), "sh", "-ec", command)
 	return layout
 }
@@ -107,7 +105,7 @@ func runImage(t *testing.T, root, arch string) {
 		in(t, root, "cp", "/usr/bin/qemu-aarch64-static", "emulator")
 		run = append(run, "/emulator")
 	}
-	if out := in(t, root, "chroot", append(run, "/usr/bin/gpucdi", "version")...); out != "gpucdi v9.9.9\n" {
+	if out := in(t, root, "chroot", append(run, "/usr/bin/gpucdi", "version")...); out != "gpucdi "+images.ReleaseVersion+"\n" {
 		t.Errorf("gpucdi version prints %s", out)
 	}
 	// gpucdi-nvml is linked against glibc.
@@ -155,7 +153,7 @@ func checkSBOM(t *testing.T, file string, names ...string) {
 	if err := json.Unmarshal([]byte(textOf(t, file)), &bom); err != nil {
 		t.Fatal(err)
 	}
-	if bom.Metadata.Component.Version != "v9.9.9" || len(bom.Components) == 0 {
+	if bom.Metadata.Component.Version != images.ReleaseVersion || len(bom.Components) == 0 {
 		t.Errorf("%s: %+v", file, bom)
 	}
 	for _, name := range names {
@@ -165,31 +163,11 @@ func checkSBOM(t *testing.T, file string, names ...string) {
 	}
 }
 
-// commit creates a Git repository in the directory to, with a single commit of the source tree in from, tagged v9.9.9.
-// The commit hash is reproducible.
-func commit(t *testing.T, from, to string) {
-	t.Helper()
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	in(t, from, "sh", "-ec", `tar --exclude=./.git --exclude=./bin --exclude=./dist --create . | tar --extract --directory "$0"`, to)
-	for _, args := range [][]string{
-		{"init", "--quiet"}, {"add", "--all"}, {"commit", "--quiet", "--message", "release"}, {"tag", "v9.9.9"},
-	} {
-		in(t, to, "git", args...)
-	}
-}
-
-// in runs a program in a directory and returns its output. Commits by git have a fixed author and date.
+// in runs a program in a directory and returns its output.
 func in(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
-	cmd.Env = os.Environ()
-	for _, role := range []string{"AUTHOR", "COMMITTER"} {
-		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME=release", "GIT_"+role+"_EMAIL=release@example.com",
-			"GIT_"+role+"_DATE=2026-01-01T00:00:00Z")
-	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)

@@ -3,7 +3,6 @@ package images
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -53,7 +52,7 @@ func (b *builder) archive(ctx context.Context, key, name string, produce func(co
 	return file, nil
 }
 
-// once is tools.Once for an archive, whose modification time is the time of its last use; see prune.
+// once is tools.Once for an archive or directory, whose modification time is the time of its last use; see prune.
 func once(ctx context.Context, file string, produce func(temporary string) error) error {
 	if err := tools.Once(ctx, file, produce); err != nil {
 		return err
@@ -61,7 +60,7 @@ func once(ctx context.Context, file string, produce func(temporary string) error
 	return os.Chtimes(file, time.Time{}, time.Now())
 }
 
-// prune removes the archives that match a pattern and were not used recently. They were built from earlier states of
+// prune removes the archives and directories that match a pattern and were not used recently. They were built from earlier states of
 // the repository. It keeps their lock files, which other processes may have open.
 func (b *builder) prune(pattern string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
@@ -72,7 +71,7 @@ func (b *builder) prune(pattern string) error {
 		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < keepFor {
 			continue
 		}
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.RemoveAll(name); err != nil {
 			return fmt.Errorf("removing a stale image: %w", err)
 		}
 	}
