@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 
 	"github.com/gpucdi/gpucdi/test/node/tools"
 )
@@ -43,16 +44,12 @@ func render(ctx context.Context) (string, error) {
 
 // helm runs a helm command on the chart and returns its standard output.
 func helm(ctx context.Context, command string, args ...string) (string, error) {
-	dir, err := tools.Build(ctx, tools.Helm)
+	program, chart, err := paths(ctx)
 	if err != nil {
 		return "", err
 	}
-	module, err := tools.ModuleDir(ctx)
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "helm"), append(append([]string{command}, args...), ".")...)
-	cmd.Dir = filepath.Join(filepath.Dir(module), "deploy/gpucdi")
+	cmd := exec.CommandContext(ctx, program, append(append([]string{command}, args...), ".")...)
+	cmd.Dir = chart
 	cmd.Env = []string{"HOME=" + os.Getenv("HOME"), "PATH=" + os.Getenv("PATH")}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -60,4 +57,30 @@ func helm(ctx context.Context, command string, args ...string) (string, error) {
 		return stdout.String(), fmt.Errorf("helm %s: %w\n%s", command, err, stderr.String())
 	}
 	return stdout.String(), nil
+}
+
+// found is the result of paths.
+var found struct {
+	sync.Mutex
+	helm, chart string
+}
+
+// paths returns the paths of helm and of the chart. They are found once: that starts a program, and the tests run helm
+// hundreds of times.
+func paths(ctx context.Context) (helm, chart string, err error) {
+	found.Lock()
+	defer found.Unlock()
+	if found.helm != "" {
+		return found.helm, found.chart, nil
+	}
+	dir, err := tools.Build(ctx, tools.Helm)
+	if err != nil {
+		return "", "", err
+	}
+	module, err := tools.ModuleDir(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	found.helm, found.chart = filepath.Join(dir, "helm"), filepath.Join(filepath.Dir(module), "deploy/gpucdi")
+	return found.helm, found.chart, nil
 }
