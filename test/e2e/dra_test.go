@@ -50,24 +50,10 @@ var wholeGPUCases = []claimCase{
 	{"a fault sets condition and taint of the node", nodeRemediation},
 }
 
-var partCases = []claimCase{
-	{"claims share a GPU", sharedGPU},
-	{"claims and replicas have compute ceilings", computeCeilings},
-	{"pods request vcuda-core and vcuda-memory", vcudaPods},
-	{"a claim gets a MIG device", claimedMIG},
-	{"a monitoring pod gets all GPUs by admin access", adminAccess},
-}
-
 // TestDRA allocates whole GPUs to claims, and moves GPUs between the device plugin and DRA.
 func TestDRA(t *testing.T) {
-	t.Parallel()
+	inTurn(t)
 	runClaimCases(t, wholeGPUCases)
-}
-
-// TestDRAParts allocates parts of GPUs to claims.
-func TestDRAParts(t *testing.T) {
-	t.Parallel()
-	runClaimCases(t, partCases)
 }
 
 // runClaimCases moves a node to DRA with the commands of docs/dra.md, and runs the cases on it.
@@ -229,9 +215,9 @@ spec:
 		manifest += fmt.Sprintf(`  - name: %s
     image: %s
     imagePullPolicy: Never
-    command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]
+    command: %s
     resources: {claims: [{name: gpu}]}
-`, name, images.DebianName)
+`, name, images.DebianName, untilEnd)
 	}
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)

@@ -256,7 +256,7 @@ func (c *cluster) startNonRoot(t *testing.T, name, fields, resources string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000}, %[2]s
 containers: [{name: main, image: %[3]s, imagePullPolicy: Never, securityContext: {allowPrivilegeEscalation: false}, resources: {%[4]s},
-command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]}]}}`, name, fields, images.DebianName, resources)
+command: %[5]s}]}}`, name, fields, images.DebianName, resources, untilEnd)
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
 	}

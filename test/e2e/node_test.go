@@ -192,6 +192,10 @@ func (c *cluster) awaitPhase(t *testing.T, pod, phase string) {
 	})
 }
 
+// untilEnd is a command that exits when exitContainer writes to /tmp/end, or on SIGTERM. It does not poll, because each
+// start of a process takes CPU time of the node.
+const untilEnd = `[sh, -c, "trap 'exit 0' TERM; mkfifo /tmp/end; exec 3<>/tmp/end; read line <&3"]`
+
 // run starts a pod that sleeps, with a number of GPUs and extra lines of its container's manifest, and removes it when
 // the test ends.
 func (c *cluster) run(t *testing.T, name string, gpus int, extra ...string) {
@@ -207,7 +211,6 @@ func (c *cluster) start(t *testing.T, name string, gpus int, extra ...string) {
 	if gpus > 0 {
 		limits = fmt.Sprintf("\n    resources: {limits: {nvidia.com/gpu: %d}}", gpus)
 	}
-	// The container exits when /tmp/end appears, or on SIGTERM.
 	manifest := fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s}
@@ -218,8 +221,8 @@ spec:
   - name: main
     image: %s
     imagePullPolicy: Never
-    command: [sh, -c, "trap exit TERM; while [ ! -e /tmp/end ]; do sleep 0.1; done"]%s%s
-`, name, images.DebianName, limits, strings.Join(append([]string{""}, extra...), "\n    "))
+    command: %s%s%s
+`, name, images.DebianName, untilEnd, limits, strings.Join(append([]string{""}, extra...), "\n    "))
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
 	}
@@ -239,11 +242,11 @@ func (c *cluster) exec(t *testing.T, pod, command string) string {
 	return c.kubectl(t, "exec", pod, "--", "sh", "-c", "{ "+command+"\n} 2>&1")
 }
 
-// exitContainer ends the container of a pod that waits for /tmp/end, as the pods of run do. The delay lets the exec
-// return first; otherwise it would be killed with the container.
+// exitContainer ends the container of a pod that runs untilEnd, as the pods of run do. The delay lets the exec return
+// first; otherwise it would be killed with the container.
 func (c *cluster) exitContainer(t *testing.T, pod string) {
 	t.Helper()
-	c.exec(t, pod, "(sleep 0.5; touch /tmp/end) >/dev/null 2>&1 &")
+	c.exec(t, pod, "(sleep 0.5; echo >/tmp/end) >/dev/null 2>&1 &")
 }
 
 // restartContainer ends the container of a pod as exitContainer does, and waits until the next one runs.

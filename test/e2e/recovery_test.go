@@ -367,8 +367,8 @@ spec:
   initContainers:
   - {name: init, image: %[1]s, imagePullPolicy: Never, command: ["true"], resources: {limits: {nvidia.com/gpu: 1}}}
   containers:
-  - {name: main, image: %[1]s, imagePullPolicy: Never, command: [sh, -c, "trap exit TERM; while :; do sleep 0.1; done"]}
-`, images.DebianName)); err != nil {
+  - {name: main, image: %[1]s, imagePullPolicy: Never, command: %[2]s}
+`, images.DebianName, untilEnd)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.remove(t, "init") })

@@ -79,7 +79,7 @@ func (c *cluster) runCases(t *testing.T) {
 }
 
 func TestNode(t *testing.T) {
-	t.Parallel()
+	inTurn(t)
 	startCluster(t, node.Config{}).runCases(t)
 }
 
@@ -109,10 +109,23 @@ func (c *cluster) runtime(t *testing.T) (name, version string) {
 	return name, version
 }
 
+// TestCRIO uses the image of a release; the other tests use the image of the Dockerfile.
+func TestCRIO(t *testing.T) {
+	inTurn(t)
+	c := startCluster(t, node.Config{
+		Runtime: node.CRIO(), Images: []func(context.Context) (string, error){images.Release},
+	})
+	await(t, "the agent to detect CRI-O", func() (string, bool) {
+		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
+		return log, strings.Contains(log, `msg="container runtime supports CDI"`) && strings.Contains(log, "name=cri-o version=1.34.0")
+	})
+	c.runCases(t)
+}
+
 // TestContainerd17 starts with the defaults of containerd 1.7, which disable CDI, and applies the remedy that the agent
 // logs. Kubernetes is the oldest release in which claims get GPUs. The kubelet's directory is that of k0s.
 func TestContainerd17(t *testing.T) {
-	t.Parallel()
+	inTurn(t)
 	c := startCluster(t, node.Config{
 		Runtime: node.Containerd17(), Kubernetes: tools.Kube134, KubeletDir: "/var/lib/k0s/kubelet",
 	})
@@ -153,19 +166,6 @@ func TestContainerd17(t *testing.T) {
 	await(t, "the agent to log that CDI is enabled", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, "container runtime supports CDI")
-	})
-	c.runCases(t)
-}
-
-// TestCRIO uses the image of a release; the other tests use the image of the Dockerfile.
-func TestCRIO(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, node.Config{
-		Runtime: node.CRIO(), Images: []func(context.Context) (string, error){images.Release},
-	})
-	await(t, "the agent to detect CRI-O", func() (string, bool) {
-		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
-		return log, strings.Contains(log, `msg="container runtime supports CDI"`) && strings.Contains(log, "name=cri-o version=1.34.0")
 	})
 	c.runCases(t)
 }

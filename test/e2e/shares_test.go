@@ -14,6 +14,19 @@ import (
 
 const sharingDocument, sharesSection = "docs/sharing.md", "Share a GPU between ResourceClaims"
 
+var partCases = []claimCase{
+	{"claims share a GPU", sharedGPU},
+	{"claims and replicas have compute ceilings", computeCeilings},
+	{"a claim gets a MIG device", claimedMIG},
+	{"a monitoring pod gets all GPUs by admin access", adminAccess},
+}
+
+// TestDRAParts allocates parts of GPUs to claims.
+func TestDRAParts(t *testing.T) {
+	inTurn(t)
+	runClaimCases(t, partCases)
+}
+
 // sharedGPU runs the pod of docs/sharing.md with its config. Claims share a GPU while its memory and cores suffice. A
 // larger claim and a claim without capacity requests get other GPUs. Each pod can allocate only the memory of its
 // claim.

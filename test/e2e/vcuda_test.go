@@ -13,6 +13,12 @@ import (
 
 const vcudaDocument = "docs/vcuda.md"
 
+// TestVCUDA allocates parts of GPUs to pods that request vcuda-core and vcuda-memory.
+func TestVCUDA(t *testing.T) {
+	inTurn(t)
+	runClaimCases(t, []claimCase{{"pods request vcuda-core and vcuda-memory", vcudaPods}})
+}
+
 // vcudaPods runs pods that request vcuda-core and vcuda-memory on four GPUs, as docs/vcuda.md describes.
 func vcudaPods(t *testing.T, c *cluster) {
 	version := c.driver.State().Version

@@ -31,8 +31,22 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 	r := vcudaRun{cluster: c, memory: map[string]int{}, used: map[string]bool{}}
 	random := rand.New(rand.NewPCG(1, 2))
 	defer r.removeAll(t)
-	lastRunning := time.Now()
+	lastChange := time.Now()
 	for created := 0; created < total || len(r.memory) > 0; {
+		running, starting := r.check(t)
+		if time.Since(lastChange) > timeout {
+			t.Fatalf("%d pods have been starting for %s, while %d run", starting, timeout, len(running))
+		}
+		full := len(r.memory) >= concurrent || created == total
+		if starting >= batch || full && len(running) == 0 {
+			time.Sleep(time.Second) // more pods, or more checks, would take the CPU time that the others need to start
+			continue
+		}
+		lastChange = time.Now()
+		if full {
+			random.Shuffle(len(running), func(i, j int) { running[i], running[j] = running[j], running[i] })
+			r.remove(t, running[:min(len(running), batch)])
+		}
 		var manifests []string
 		for created < total && len(manifests) < batch && len(r.memory) < concurrent {
 			size := sizes[random.IntN(len(sizes))]
@@ -48,19 +62,6 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 				t.Fatal(err)
 			}
 		}
-		running := r.check(t)
-		random.Shuffle(len(running), func(i, j int) { running[i], running[j] = running[j], running[i] })
-		if len(r.memory) < concurrent && created < total {
-			continue
-		}
-		if len(running) > 0 {
-			lastRunning = time.Now()
-		} else if time.Since(lastRunning) > timeout {
-			t.Fatalf("no pod has run for %s", timeout)
-		} else {
-			time.Sleep(time.Second) // the checks would take the CPU time that the pods need to start
-		}
-		r.remove(t, running[:min(len(running), batch)])
 	}
 	t.Logf("%d limits of running pods checked", r.checked)
 	if events := c.kubectl(t, "get", "events", "-o", "jsonpath={.items[*].reason}"); strings.Contains(events, "UnexpectedAdmissionError") {
@@ -108,8 +109,9 @@ type vcudaRun struct {
 	checked int             // limits
 }
 
-// check checks all pods and claims, and returns the names of the running pods.
-func (r *vcudaRun) check(t *testing.T) (running []string) {
+// check checks all pods and claims. It returns the names of the running pods, and the number of pods that have a node and
+// do not run yet.
+func (r *vcudaRun) check(t *testing.T) (running []string, starting int) {
 	t.Helper()
 	r.checkClaims(t)
 	var pods core.PodList
@@ -134,9 +136,11 @@ func (r *vcudaRun) check(t *testing.T) (running []string) {
 			}
 		case pod.Status.Phase != core.PodPending:
 			t.Fatalf("pod %s: %s, %s", pod.Name, pod.Status.Phase, pod.Status.Message)
+		case pod.Spec.NodeName != "":
+			starting++
 		}
 	}
-	return running
+	return running, starting
 }
 
 // limitsOf returns the limits of a pod's cgroup, one for each GPU.
