@@ -52,7 +52,7 @@ var wholeGPUCases = []claimCase{
 
 // TestDRA allocates whole GPUs to claims, and moves GPUs between the device plugin and DRA.
 func TestDRA(t *testing.T) {
-	inTurn(t)
+	inTurn(t, 16)
 	runClaimCases(t, wholeGPUCases)
 }
 

@@ -79,7 +79,7 @@ func (c *cluster) runCases(t *testing.T) {
 }
 
 func TestNode(t *testing.T) {
-	inTurn(t)
+	inTurn(t, 11)
 	startCluster(t, node.Config{}).runCases(t)
 }
 
@@ -111,7 +111,7 @@ func (c *cluster) runtime(t *testing.T) (name, version string) {
 
 // TestCRIO uses the image of a release; the other tests use the image of the Dockerfile.
 func TestCRIO(t *testing.T) {
-	inTurn(t)
+	inTurn(t, 10)
 	c := startCluster(t, node.Config{
 		Runtime: node.CRIO(), Images: []func(context.Context) (string, error){images.Release},
 	})
@@ -125,7 +125,7 @@ func TestCRIO(t *testing.T) {
 // TestContainerd17 starts with the defaults of containerd 1.7, which disable CDI, and applies the remedy that the agent
 // logs. Kubernetes is the oldest release in which claims get GPUs. The kubelet's directory is that of k0s.
 func TestContainerd17(t *testing.T) {
-	inTurn(t)
+	inTurn(t, 8)
 	c := startCluster(t, node.Config{
 		Runtime: node.Containerd17(), Kubernetes: tools.Kube134, KubeletDir: "/var/lib/k0s/kubelet",
 	})

@@ -23,7 +23,7 @@ var partCases = []claimCase{
 
 // TestDRAParts allocates parts of GPUs to claims.
 func TestDRAParts(t *testing.T) {
-	inTurn(t)
+	inTurn(t, 9)
 	runClaimCases(t, partCases)
 }
 

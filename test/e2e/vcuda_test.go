@@ -15,7 +15,7 @@ const vcudaDocument = "docs/vcuda.md"
 
 // TestVCUDA allocates parts of GPUs to pods that request vcuda-core and vcuda-memory.
 func TestVCUDA(t *testing.T) {
-	inTurn(t)
+	inTurn(t, 13)
 	runClaimCases(t, []claimCase{{"pods request vcuda-core and vcuda-memory", vcudaPods}})
 }
 
