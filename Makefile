@@ -79,14 +79,14 @@ lifecycle := Kubelet|Restart|Rollout|Ledger|Gone|Checkpoint|SavedState|Deleted|M
 # -count=1: the test cache does not track the programs under test. TEST_RACE: the programs under test are built with the
 # race detector; the tests are not, so that they share compiled Kubernetes packages with the nodes in a box. -parallel 6:
 # those tests wait rather than compute; e2e itself limits its nodes. devicemanager and e2e run alone: their timeouts and
-# health intervals are short, and other tests would slow down the agent. product starts first, because its tests run one
-# after the other, then the longest ones.
+# health intervals are short, and other tests would slow down the agent. -p 3: product, container and chart take longest,
+# and most of their tests run one after the other.
 system: export TEST_RACE = 1
 .PHONY: system
 system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m ./devicemanager
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m ./e2e
-	cd test && $(gotest) -count=1 -p 2 -parallel 3 -timeout 45m ./product ./container ./chart \
+	cd test && $(gotest) -count=1 -p 3 -parallel 2 -timeout 45m ./product ./container ./chart \
 		$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v '/devicemanager$$\|/e2e$$')
 	cd test && $(gotest) -count=1 -parallel 6 -timeout 45m \
 		-run '$(lifecycle)' -modfile=kubernetes-1.37.mod -tags kubernetes1.37 ./devicemanager
