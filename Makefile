@@ -80,7 +80,7 @@ lifecycle := Kubelet|Restart|Rollout|Ledger|Gone|Checkpoint|SavedState|Deleted|M
 # race detector; the tests are not, so that they share compiled Kubernetes packages with the nodes in a box. -parallel 6:
 # those tests wait rather than compute; e2e itself limits its nodes. devicemanager and e2e run alone: their timeouts and
 # health intervals are short, and other tests would slow down the agent. -p 3: product, container and chart take longest,
-# and most of their tests run one after the other.
+# and the tests of product and chart run one after the other.
 system: export TEST_RACE = 1
 .PHONY: system
 system: prepare ## Run the system tests: kubelets, runtimes, containers, with the race detector (root, Debian)

@@ -60,8 +60,8 @@ func once(ctx context.Context, file string, produce func(temporary string) error
 	return os.Chtimes(file, time.Time{}, time.Now())
 }
 
-// prune removes the archives and directories that match a pattern and were not used recently. They were built from earlier states of
-// the repository. It keeps their lock files, which other processes may have open.
+// prune removes the archives and directories that match a pattern and were not used recently. They were built from
+// earlier states of the repository. It keeps their lock files, which other processes may have open.
 func (b *builder) prune(pattern string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	if err != nil {
