@@ -45,6 +45,9 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 		return pause(ctx)
 	case NVIDIAPlugin:
 		return nvidia(t, NVIDIAPluginVersion, "k8s-device-plugin", "./cmd/nvidia-device-plugin", "./cmd/gpu-feature-discovery"), nil
+	case NVIDIADRADriver:
+		const m = "sigs.k8s.io/dra-driver-nvidia-gpu"
+		return pinned(ctx, t, NVIDIADRADriverVersion, m+"/cmd/gpu-kubelet-plugin", "-X "+m+"/internal/info.version="+NVIDIADRADriverVersion)
 	case NVIDIAToolkit:
 		return nvidia(t, NVIDIAToolkitVersion, "nvidia-container-toolkit", "./cmd/nvidia-ctk", "./cmd/nvidia-cdi-hook"), nil
 	case NVIDIARuntime:
@@ -120,7 +123,7 @@ func pinned(ctx context.Context, t Tool, version, pkg, linkerFlags string) (*bui
 	}
 	return &build{
 		tool: t, version: version + "-" + dependencies, in: in, packages: []string{pkg},
-		flags: []string{"-ldflags", "-s -w " + linkerFlags},
+		flags: []string{"-trimpath", "-ldflags", "-s -w " + linkerFlags},
 	}, nil
 }
 

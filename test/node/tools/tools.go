@@ -47,6 +47,8 @@ const (
 	Pause Tool = "pause"
 	// NVIDIAPlugin is NVIDIA's device plugin and GPU feature discovery.
 	NVIDIAPlugin Tool = "nvidia-device-plugin"
+	// NVIDIADRADriver is NVIDIA's DRA driver for GPUs, gpu-kubelet-plugin.
+	NVIDIADRADriver Tool = "nvidia-dra-driver"
 	// NVIDIAToolkit is nvidia-ctk and nvidia-cdi-hook, the hook of its CDI specs.
 	NVIDIAToolkit Tool = "nvidia-container-toolkit"
 	// NVIDIARuntime is nvidia-container-runtime of the same module, which runs runc.
@@ -66,8 +68,9 @@ const (
 
 // Versions of the NVIDIA programs that gpucdi is compared with.
 const (
-	NVIDIAPluginVersion  = "v0.19.3"
-	NVIDIAToolkitVersion = "v1.20.1"
+	NVIDIAPluginVersion    = "v0.19.3"
+	NVIDIADRADriverVersion = "v0.5.0"
+	NVIDIAToolkitVersion   = "v1.20.1"
 )
 
 // CacheDir creates and returns the directory for built programs and images: gpucdi below $XDG_CACHE_HOME or ~/.cache.

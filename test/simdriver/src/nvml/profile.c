@@ -54,6 +54,16 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, 
 	return NVML_SUCCESS;
 }
 
+/* Instances cannot be created through this library, so it has no placements for them. */
+NVML_API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned profile,
+								    void *placements, unsigned *count)
+{
+	(void)profile, (void)placements;
+	CALL(GPU, device);
+	REQUIRE(count);
+	return NVML_ERROR_NOT_SUPPORTED;
+}
+
 /* A compute instance has 1, 2, 3, 4 or all slices of its GPU instance, and shares
  * the engines of the GPU instance. */
 static nvmlReturn_t compute_info(const struct view *v, unsigned index, unsigned engine,
