@@ -109,6 +109,9 @@ func (r Root) Stat(name string) (fs.FileInfo, error) {
 // Directories and dangling symlinks are omitted.
 func (r Root) Glob(pattern string) ([]string, error) {
 	dir, base := path.Split(pattern)
+	if !strings.ContainsAny(base, `*?[\`) {
+		return r.existing(path.Join(dir, base))
+	}
 	entries, err := r.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -129,6 +132,19 @@ func (r Root) Glob(pattern string) ([]string, error) {
 		}
 	}
 	return paths, nil
+}
+
+// existing returns name unless it is missing, a directory or a dangling symlink. It does not list the directory, which may
+// have thousands of entries, such as /usr/bin.
+func (r Root) existing(name string) ([]string, error) {
+	info, err := r.Stat(name)
+	switch {
+	case err == nil && !info.IsDir():
+		return []string{name}, nil
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return nil, nil
+	}
+	return nil, err
 }
 
 // open opens the file that name resolves to. It uses openat2, which resolves the name atomically. If the kernel lacks

@@ -132,14 +132,16 @@ func TestGlob(t *testing.T) {
 	for _, name := range []string{"d/b.json", "d/a.json", "d/c.txt", "d/dir.json/x"} {
 		write(t, filepath.Join(dir, name), "")
 	}
-	for link, target := range map[string]string{"d/l.json": "/d/c.txt", "d/dangling.json": "nowhere", "e": "/d"} {
+	for link, target := range map[string]string{"d/l.json": "/d/c.txt", "d/dangling.json": "nowhere", "d/loop": "loop", "e": "/d"} {
 		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	root := host.NewRoot(dir)
 	for pattern, want := range map[string]string{
-		"/d/*.json": "/d/a.json /d/b.json /d/l.json", "/e/a.*": "/e/a.json", "/nowhere/*": "", "/d/a.json/*": "", "/d/c.txt": "/d/c.txt",
+		"/d/*.json": "/d/a.json /d/b.json /d/l.json", "/e/a.*": "/e/a.json", "/nowhere/*": "", "/d/a.json/*": "",
+		"/d/c.txt": "/d/c.txt", "/e//a.json": "/e/a.json", "/d/l.json": "/d/l.json",
+		"/d/nowhere": "", "/nowhere/a.json": "", "/d/a.json/b": "", "/d/dangling.json": "", "/d/loop": "", "/d/dir.json": "", "/d/": "",
 	} {
 		got, err := root.Glob(pattern)
 		if err != nil || strings.Join(got, " ") != want {
