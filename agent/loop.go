@@ -151,6 +151,11 @@ func (l *loop) await(ctx context.Context, t triggers) (step func(context.Context
 			if u.err == nil && l.specsStale() { // false after the agent's own write
 				return l.reconcile
 			}
+		case <-l.variants.started:
+			l.variants.claims = true
+			if l.config.Policy().UsesDRA() {
+				return l.reconcile
+			}
 		case <-t.config: // loading the file reports the cause of a failed watch
 			return l.reload
 		case u := <-t.labels:

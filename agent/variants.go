@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
@@ -21,10 +22,15 @@ type variants struct {
 	log    *slog.Logger
 	files  map[cdi.Feature]*cdi.File
 	logged map[cdi.Feature]string // latest fault, already logged; empty if none
+
+	// claims is whether to maintain the variants that only claims can select. They would delay the start, so started sets
+	// it after startDelay. A claim that selects such a variant before waits for it.
+	claims  bool
+	started <-chan time.Time
 }
 
 func newVariants(cfg Config, log *slog.Logger) variants {
-	v := variants{log: log, files: map[cdi.Feature]*cdi.File{}, logged: map[cdi.Feature]string{}}
+	v := variants{log: log, files: map[cdi.Feature]*cdi.File{}, logged: map[cdi.Feature]string{}, started: time.After(startDelay)}
 	for _, f := range cdi.AllFeatures() {
 		v.files[f] = cdi.VariantFile(f, cfg.CDIDir, cfg.Node)
 	}
@@ -36,7 +42,7 @@ func newVariants(cfg Config, log *slog.Logger) variants {
 func (v *variants) wanted(p allocator.Policy, node cdi.Features) (features []cdi.Feature) {
 	for _, f := range cdi.AllFeatures() {
 		_, err := os.Lstat(v.files[f].Path)
-		if p.SelectsFeature(string(f)) || p.UsesDRA() && !node.Any(f) || err == nil {
+		if p.SelectsFeature(string(f)) || v.claims && p.UsesDRA() && !node.Any(f) || err == nil {
 			features = append(features, f)
 		}
 	}

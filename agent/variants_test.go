@@ -38,20 +38,24 @@ func TestContainersHoldDevicesOfVariants(t *testing.T) {
 	}
 }
 
-// Variants are maintained for the features of rules, for those that claims can select, and while their spec is on disk.
+// Variants are maintained for the features of rules, after the start also for those that claims can select, and while their
+// spec is on disk.
 func TestWantedVariants(t *testing.T) {
 	v := newVariants(Config{Node: host.NewRoot("/"), CDIDir: t.TempDir()}, slog.New(slog.DiscardHandler))
 	node := cdi.Features{cdi.Compute, cdi.Utility, cdi.Video}
 	ruled := allocator.Policy{Rules: allocator.Rules{{Features: []string{"graphics", "video"}}}}
 	for _, tc := range []struct {
 		name   string
+		claims bool
 		policy allocator.Policy
 		want   []cdi.Feature
 	}{
-		{"no rule", allocator.Policy{}, nil},
-		{"rule", ruled, []cdi.Feature{cdi.Graphics, cdi.Video}},
-		{"claims", allocator.Policy{Mode: allocator.ModeDRA}, []cdi.Feature{cdi.Graphics, cdi.Display}},
+		{"no rule", true, allocator.Policy{}, nil},
+		{"rule", false, ruled, []cdi.Feature{cdi.Graphics, cdi.Video}},
+		{"claims", true, allocator.Policy{Mode: allocator.ModeDRA}, []cdi.Feature{cdi.Graphics, cdi.Display}},
+		{"claims, at the start", false, allocator.Policy{Mode: allocator.ModeDRA}, nil},
 	} {
+		v.claims = tc.claims
 		if got := v.wanted(tc.policy, node); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
