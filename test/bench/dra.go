@@ -6,23 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	nodebox "github.com/gpucdi/gpucdi/test/node"
 )
 
 const (
-	// publications is the number of starts of the agent with DRA, and of deletions of its ResourceSlices.
-	publications = 20
-	// draRounds is the number of turns with DRA and of turns without. Each turn measures draPods pods, one at a time.
+	// draRounds is the number of turns of each side. Each turn measures draPods pods, one at a time.
 	draRounds, draPods = 5, 4
-	// claimReads is the number of GETs of each claim in succession. Such a GET takes less time than a single one, so
-	// NodePrepareResources minus the GET is an upper bound on the agent's own time.
-	claimReads = 10
+	// claimReads is the number of GETs of each claim, each after readPause: the agent sends its GET after a pause, too, and
+	// in immediate succession they would take less time.
+	claimReads, readPause = 5, 200 * time.Millisecond
 )
 
-// dra measures the DRA driver, pods with claims and pods of the device plugin in turn, and parts of GPUs.
+// dra measures gpucdi's DRA driver and NVIDIA's, pods with claims and pods of the device plugin in turn, and parts of GPUs.
 func (b *bench) dra(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the watch
 	defer cancel()
@@ -37,80 +36,37 @@ func (b *bench) dra(ctx context.Context) (err error) {
 	if err := b.claims(ctx, n); err != nil {
 		return err
 	}
-	if err := b.forced(ctx, n); err != nil {
+	if err := b.forcedDeletes(ctx, n); err != nil {
 		return err
 	}
 	return b.parts(ctx, n)
-}
-
-// publish measures how soon the ResourceSlices have all GPUs: after the start of the agent, and after their deletion.
-func (b *bench) publish(ctx context.Context, n *draNode) error {
-	var starts, version, restored []time.Duration
-	for range publications {
-		took, err := timed(n.Box.Command(ctx, gpucdiDir+"/gpucdi", "version").Run)
-		if err != nil {
-			return fmt.Errorf("running gpucdi version: %w", err)
-		}
-		version = append(version, took)
-		r, took, err := n.startPublishing(ctx)
-		if err != nil {
-			return err
-		}
-		starts = append(starts, took)
-		if took, err = n.restore(ctx); err != nil {
-			return errors.Join(err, n.stop(ctx, r))
-		}
-		restored = append(restored, took)
-		if err := n.stop(ctx, r); err != nil {
-			return err
-		}
-	}
-	b.draTable.add(fmt.Sprintf("start to %d GPUs in ResourceSlices", gpuCount),
-		typical(starts).with(", gpucdi version: %s", typical(version).text), figure{}, atMost("150 ms", 150*time.Millisecond))
-	b.draTable.add("ResourceSlices deleted to published again", typical(restored), figure{}, atMost("1 s", time.Second))
-	return nil
-}
-
-// restore deletes the slices and returns the time until they have all GPUs again.
-func (n *draNode) restore(ctx context.Context) (time.Duration, error) {
-	if err := sleep(ctx, podPause); err != nil {
-		return 0, err
-	}
-	return timed(func() error {
-		if err := n.deleteSlices(ctx); err != nil {
-			return err
-		}
-		return n.slices.await(ctx, gpuCount)
-	})
 }
 
 // A side is a stack with its measurements.
 type side struct {
 	stack           stack
 	pods            []time.Duration // from the creation of a pod to the start of its container
-	prepares, reads []time.Duration // of claims: NodePrepareResources, and GETs
+	calls           []time.Duration // of the kubelet to a DRA driver: NodePrepareResources
+	prepares, reads []time.Duration // of claims, in the agent: NodePrepareResources, and GETs
 	memory          []memory        // after each turn
 }
 
-// claims measures pods and their claims, with and without DRA in turn.
+// claims measures pods and their claims, with and without DRA and with NVIDIA's DRA driver in turn.
 func (b *bench) claims(ctx context.Context, n *draNode) error {
-	sides := []*side{{stack: withDRA()}, {stack: withoutDRA()}}
+	sides := []*side{{stack: withDRA()}, {stack: withoutDRA()}, {stack: nvidiaDRA()}}
 	if err := n.turns(ctx, sides); err != nil {
 		return err
 	}
 	claims, plain := sides[0], sides[1]
+	if err := b.compareClaims(claims, sides[2]); err != nil {
+		return err
+	}
 	used := medianMemory(plain.memory)
 	b.draTable.add("NodePrepareResources, 1 GPU", beyond(claims.prepares, claims.reads), figure{}, atMost("+1 ms", time.Millisecond))
 	b.draTable.add("pod with a claim for 1 GPU", typical(claims.pods), typical(plain.pods), none)
 	// The other side has no value, since the ratio of an increase to a total is meaningless.
 	b.draTable.add(fmt.Sprintf("resident after %d claims", draPods+1), medianMemory(claims.memory).beyond(used), figure{text: used.figure().text},
 		target{text: "+5 MB", value: 5})
-	program, err := os.Stat(b.gpucdi)
-	if err != nil {
-		return err
-	}
-	size := float64(program.Size()) / 1e6
-	b.draTable.add("size of the program", figure{fmt.Sprintf("%.1f MB", size), size}, figure{}, target{text: "25 MB", value: 25})
 	return nil
 }
 
@@ -149,7 +105,7 @@ func (n *draNode) turn(ctx context.Context, s *side) (err error) {
 
 // measurePod starts a pod, reads its claim and deletes the pod.
 func (n *draNode) measurePod(ctx context.Context, s *side) error {
-	before, err := n.prepares(ctx)
+	before, err := n.preparations(ctx, s.stack)
 	if err != nil {
 		return err
 	}
@@ -158,15 +114,17 @@ func (n *draNode) measurePod(ctx context.Context, s *side) error {
 		return err
 	}
 	s.pods = append(s.pods, took)
-	after, err := n.prepares(ctx)
+	after, err := n.preparations(ctx, s.stack)
 	if err != nil {
 		return err
 	}
-	if s.stack.claims {
-		if after.count != before.count+1 {
-			return fmt.Errorf("%d claims were prepared for a pod, want 1", after.count-before.count)
+	for i, times := range []*[]time.Duration{&s.calls, &s.prepares}[:len(after)] {
+		if after[i].count != before[i].count+1 {
+			return fmt.Errorf("%d claims were prepared for a pod, want 1", after[i].count-before[i].count)
 		}
-		s.prepares = append(s.prepares, after.total-before.total)
+		*times = append(*times, after[i].sum-before[i].sum)
+	}
+	if len(after) > 1 {
 		if err := n.readClaim(ctx, s); err != nil {
 			return err
 		}
@@ -188,6 +146,9 @@ func (n *draNode) readClaim(ctx context.Context, s *side) error {
 		return fmt.Errorf("parsing the claim: %w", err)
 	}
 	for range claimReads {
+		if err := sleep(ctx, readPause); err != nil {
+			return err
+		}
 		took, err := timed(func() error {
 			_, err := n.server.do(ctx, http.MethodGet, claimsPath+"/"+claim.Metadata.Name, nil)
 			return err
@@ -200,37 +161,53 @@ func (n *draNode) readClaim(ctx context.Context, s *side) error {
 	return nil
 }
 
-// prepares is the number of claims that the agent has prepared, and the time that it took.
-type prepares struct {
-	count int
-	total time.Duration
-}
+// Histograms of NodePrepareResources, as the kubelet and the agent measure it.
+const (
+	kubeletPrepares = "dra_grpc_operations_duration_seconds"
+	callLabels      = `{driver_name="` + deviceClass + `",grpc_status_code="OK",method_name="/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"}`
+	agentPrepares   = "gpucdi_dra_prepare_duration_seconds"
+)
 
-func (n *draNode) prepares(ctx context.Context) (prepares, error) {
-	metrics, err := n.agent.do(ctx, http.MethodGet, "/metrics", nil)
+// preparations returns the histograms of a stack: none without claims, else that of the kubelet and, of gpucdi, that of
+// the agent.
+func (n *draNode) preparations(ctx context.Context, s stack) (all []histogram, err error) {
+	if !s.claims {
+		return nil, nil
+	}
+	text, err := n.api.do(ctx, http.MethodGet, "/api/v1/nodes/"+nodebox.Name+"/proxy/metrics", nil)
 	if err != nil {
-		return prepares{}, fmt.Errorf("scraping the agent: %w", err)
+		return nil, fmt.Errorf("scraping the kubelet: %w", err)
 	}
-	return parsePrepares(string(metrics))
+	h, err := parseHistogram(string(text), kubeletPrepares, callLabels)
+	if err != nil || !s.agent {
+		return []histogram{h}, err
+	}
+	if text, err = n.agent.do(ctx, http.MethodGet, "/metrics", nil); err != nil {
+		return nil, fmt.Errorf("scraping the agent: %w", err)
+	}
+	own, err := parseHistogram(string(text), agentPrepares, "")
+	return []histogram{h, own}, err
 }
 
-// parsePrepares returns zeros for an agent without DRA.
-func parsePrepares(metrics string) (p prepares, err error) {
-	const histogram = "gpucdi_dra_prepare_duration_seconds"
+// histogram is the number of observed durations, and their sum.
+type histogram struct {
+	count int
+	sum   time.Duration
+}
+
+// parseHistogram returns the histogram with a name and labels; zeros if it does not exist.
+func parseHistogram(metrics, name, labels string) (h histogram, err error) {
 	for line := range strings.Lines(metrics) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		var failed error
-		switch name {
-		case histogram + "_count":
-			p.count, failed = strconv.Atoi(value)
-		case histogram + "_sum":
-			var seconds float64
-			seconds, failed = strconv.ParseFloat(value, 64)
-			p.total = time.Duration(seconds * float64(time.Second))
+		if text, ok := strings.CutPrefix(line, name+"_count"+labels+" "); ok {
+			count, failed := strconv.Atoi(strings.TrimSpace(text))
+			h.count, err = count, errors.Join(err, failed)
 		}
-		err = errors.Join(err, failed)
+		if text, ok := strings.CutPrefix(line, name+"_sum"+labels+" "); ok {
+			seconds, failed := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			h.sum, err = time.Duration(seconds*float64(time.Second)), errors.Join(err, failed)
+		}
 	}
-	return p, err
+	return h, err
 }
 
 // beyond returns how much longer a claim's preparation takes than a GET of the claim.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestParsePrepares(t *testing.T) {
+func TestParseHistogram(t *testing.T) {
 	const claims = `# TYPE gpucdi_dra_prepare_duration_seconds histogram
 gpucdi_dra_prepare_duration_seconds_bucket{le="0.001"} 1
 gpucdi_dra_prepare_duration_seconds_bucket{le="+Inf"} 3
@@ -16,21 +16,24 @@ gpucdi_dra_prepare_duration_seconds_count 3
 gpucdi_dra_unprepare_duration_seconds_sum 7
 gpucdi_dra_unprepare_duration_seconds_count 2
 `
+	const calls = kubeletPrepares + "_sum" + callLabels + " 0.25\n" + kubeletPrepares + "_count" + callLabels + " 5\n"
 	for name, tc := range map[string]struct {
-		metrics string
-		want    prepares
+		metrics, name, labels string
+		want                  histogram
 	}{
-		"claims":        {claims, prepares{3, 12500 * time.Microsecond}},
-		"small sum":     {"gpucdi_dra_prepare_duration_seconds_sum 2.5e-05\n", prepares{0, 25 * time.Microsecond}},
-		"no line break": {"gpucdi_dra_prepare_duration_seconds_count 4", prepares{4, 0}},
-		"without DRA":   {"gpucdi_build_info 1\n", prepares{}},
+		"claims":        {claims, agentPrepares, "", histogram{3, 12500 * time.Microsecond}},
+		"small sum":     {agentPrepares + "_sum 2.5e-05\n", agentPrepares, "", histogram{0, 25 * time.Microsecond}},
+		"no line break": {agentPrepares + "_count 4", agentPrepares, "", histogram{4, 0}},
+		"without DRA":   {"gpucdi_build_info 1\n", agentPrepares, "", histogram{}},
+		"kubelet":       {calls, kubeletPrepares, callLabels, histogram{5, 250 * time.Millisecond}},
+		"failed calls":  {strings.ReplaceAll(calls, "OK", "Unknown"), kubeletPrepares, callLabels, histogram{}},
 	} {
-		if got, err := parsePrepares(tc.metrics); err != nil || got != tc.want {
+		if got, err := parseHistogram(tc.metrics, tc.name, tc.labels); err != nil || got != tc.want {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, tc.want)
 		}
 	}
-	for _, metrics := range []string{"gpucdi_dra_prepare_duration_seconds_sum x", "gpucdi_dra_prepare_duration_seconds_count 1.5"} {
-		if got, err := parsePrepares(metrics); err == nil {
+	for _, metrics := range []string{agentPrepares + "_sum x", agentPrepares + "_count 1.5"} {
+		if got, err := parseHistogram(metrics, agentPrepares, ""); err == nil {
 			t.Errorf("%s: got %+v", metrics, got)
 		}
 	}

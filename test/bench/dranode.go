@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,18 +28,18 @@ const (
 
 // withDRA is gpucdi with all GPUs in ResourceSlices.
 func withDRA() stack {
-	return stack{name: "dra", claims: true, command: agentInCluster("--config", configDir+"/dra.yaml", "--dra-driver-name", deviceClass)}
+	return stack{name: "dra", agent: true, claims: true, command: agentInCluster("--config", configDir+"/dra.yaml", "--dra-driver-name", deviceClass)}
 }
 
 // withParts is gpucdi with all GPUs in ResourceSlices, as devices of which claims can request a part.
 func withParts() stack {
-	return stack{name: "part", claims: true, request: object{"capacity": object{"requests": object{"cores": "25", "memory": "20Gi"}}},
+	return stack{name: "part", agent: true, claims: true, request: object{"capacity": object{"requests": object{"cores": "25", "memory": "20Gi"}}},
 		command: agentInCluster("--config", configDir+"/parts.yaml", "--dra-driver-name", deviceClass)}
 }
 
 // withoutDRA is gpucdi with its device plugin only.
 func withoutDRA() stack {
-	return stack{name: "device-plugin", devices: gpuCount, command: agentInCluster()}
+	return stack{name: "device-plugin", agent: true, devices: gpuCount, command: agentInCluster()}
 }
 
 // agentInCluster returns the command of an agent with access to the API server.
@@ -127,26 +128,49 @@ func (n *draNode) applyChart(ctx context.Context, values string, templates ...st
 	return n.Apply(ctx, manifest)
 }
 
-// startPublishing starts the agent with DRA, and returns the time until its ResourceSlices have all GPUs.
-func (n *draNode) startPublishing(ctx context.Context) (*running, time.Duration, error) {
-	begin := time.Now()
-	r, err := n.run(ctx, withDRA())
+// startPublishing starts a DRA driver, and returns the time until its ResourceSlices have all GPUs.
+func (n *draNode) startPublishing(ctx context.Context, s stack) (*running, time.Duration, error) {
+	timed := s
+	timed.command = append([]string{"bash", "-c", `echo "$EPOCHREALTIME" && exec "$@"`, "bash"}, s.command...)
+	r, err := n.run(ctx, timed)
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := n.slices.await(ctx, gpuCount); err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, withDRA())), n.stop(ctx, r))
+	err = n.slices.await(ctx, gpuCount)
+	published := time.Now()
+	var begin time.Time
+	if err == nil {
+		begin, err = n.begin(s)
 	}
-	return r, time.Since(begin), nil
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, s)), n.stop(ctx, r))
+	}
+	return r, published.Sub(begin), nil
 }
 
-// serve starts the agent of a stack, and waits until pods can get its GPUs.
+// begin returns the time in the first line of a stack's log. It is printed in the box, since entering the box also takes
+// time.
+func (n *draNode) begin(s stack) (time.Time, error) {
+	log, err := os.ReadFile(n.log(s))
+	if err != nil {
+		return time.Time{}, err
+	}
+	line, _, _ := strings.Cut(string(log), "\n")
+	seconds, err := strconv.ParseFloat(line, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("parsing the start of %s: %w", s.name, err)
+	}
+	return time.UnixMicro(int64(seconds * 1e6)), nil
+}
+
+// serve starts the driver of a stack, and waits until its GPUs are advertised. An agent is then registered; NVIDIA's driver
+// does not report that to others, and is by the time that its first pod is prepared.
 func (n *draNode) serve(ctx context.Context, s stack) (*running, error) {
 	r, err := n.podNode.serve(ctx, s)
 	if err != nil || !s.claims {
 		return r, err
 	}
-	if err = n.slices.await(ctx, gpuCount); err == nil {
+	if err = n.slices.await(ctx, gpuCount); err == nil && s.agent {
 		err = poll(ctx, "the registration of the DRA driver", time.Minute, func() (bool, error) {
 			_, err := n.agent.do(ctx, http.MethodGet, "/readyz", nil)
 			return err == nil, nil
@@ -158,9 +182,10 @@ func (n *draNode) serve(ctx context.Context, s stack) (*running, error) {
 	return r, nil
 }
 
-// leftovers are the files that an agent leaves: its state, its CDI specs, and the socket of its device plugin. If the
-// next agent found some of them, it would wait until the kubelet's records prove that no pod holds a GPU.
-var leftovers = []string{"/run/gpucdi", "/run/cdi/*", "/var/lib/kubelet/device-plugins/gpucdi*"}
+// leftovers are the files that an agent or NVIDIA's driver leaves: their state, their CDI specs, and the socket of the
+// device plugin. If the next agent found some of them, it would wait until the kubelet's records prove that no pod holds a
+// GPU.
+var leftovers = []string{"/run/gpucdi", "/run/cdi/*", "/var/lib/kubelet/device-plugins/gpucdi*", "/var/lib/kubelet/plugins/" + deviceClass}
 
 // stop stops the agent, and removes its slices and files.
 func (n *draNode) stop(ctx context.Context, r *running) error {

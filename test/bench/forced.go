@@ -10,39 +10,38 @@ import (
 	"github.com/gpucdi/gpucdi/test/node/images"
 )
 
-// forcedDeletes is the number of pods that are deleted by force.
-const forcedDeletes = 5
+// forcedTimeout bounds the time until the next pod runs. A kubelet repeats a failed NodePrepareResources after a minute
+// or more.
+const forcedTimeout = 5 * time.Minute
 
 // forced measures how soon a pod runs after the pod that had all GPUs was deleted by force. The claim of each pod is
 // generated from a template, so the next one waits until the container of the deleted pod has ended.
-func (b *bench) forced(ctx context.Context, n *draNode) (err error) {
+func (n *draNode) forced(ctx context.Context, s stack, deletes int) (took []time.Duration, err error) {
 	const template = "all"
 	if err := n.api.template(ctx, template, object{"count": gpuCount}); err != nil {
-		return err
+		return nil, err
 	}
-	r, err := n.serve(ctx, withDRA())
+	r, err := n.serve(ctx, s)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, n.deletePods(ctx), n.stop(ctx, r)) }()
-	var took []time.Duration
-	for i := range forcedDeletes + 1 {
+	for i := range deletes + 1 {
 		t, err := n.replace(ctx, fmt.Sprint("all-", i), fmt.Sprint("all-", i+1), template)
 		if err != nil {
-			return fmt.Errorf("%w\n%s", err, n.diagnostics(ctx, withDRA()))
+			return nil, fmt.Errorf("%s: %w\n%s", s.name, err, n.diagnostics(ctx, s))
 		}
 		if i > 0 {
 			took = append(took, t)
 		}
 	}
-	b.draTable.add("pod deleted by force to the next with its GPUs", typical(took), figure{}, atMost("3 s", 3*time.Second))
-	return nil
+	return took, nil
 }
 
 // replace deletes a pod by force, if it exists, and creates the next one. It returns the time until the container of that
 // one has started.
 func (n *draNode) replace(ctx context.Context, deleted, next, template string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	ctx, cancel := context.WithTimeout(ctx, forcedTimeout)
 	defer cancel()
 	fields := object{
 		"resourceClaims": []object{{"name": "gpu", "resourceClaimTemplateName": template}},

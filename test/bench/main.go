@@ -66,6 +66,7 @@ func run(ctx context.Context, selected *regexp.Regexp) (err error) {
 		pluginTable:  table{other: "NVIDIA's device plugin " + plugin},
 		toolkitTable: table{other: "NVIDIA's container toolkit " + toolkit},
 		podTable:     table{other: "NVIDIA's device plugin " + plugin + " and container toolkit " + toolkit},
+		driverTable:  table{other: "NVIDIA's DRA driver " + strings.TrimPrefix(tools.NVIDIADRADriverVersion, "v")},
 		draTable:     table{other: "gpucdi's device plugin, without DRA"},
 	}
 	defer b.close()
@@ -96,7 +97,7 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generations, false},
 		{fmt.Sprintf("starting %d containers", 5*containerCount), b.containers, false},
 		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 4*singleRounds*singlePods, 2*burstCount, burstSize), b.pods, false},
-		{fmt.Sprintf("DRA: %d starts, then %d pods", publications, 4*draRounds*draPods+3*bindings), b.dra, false},
+		{fmt.Sprintf("DRA: %d starts, then %d pods", 2*publications, 5*draRounds*draPods+3*bindings), b.dra, false},
 	} {
 		if !s.always && !selected.MatchString(s.name) {
 			continue
@@ -139,7 +140,7 @@ func (b *bench) print() error {
 	if term.IsTerminal(int(os.Stdout.Fd())) {
 		m = colored
 	}
-	all := []*table{&b.podTable, &b.draTable, &b.pluginTable, &b.toolkitTable}
+	all := []*table{&b.podTable, &b.driverTable, &b.draTable, &b.pluginTable, &b.toolkitTable}
 	for _, t := range all {
 		if err := t.write(os.Stdout, m); err != nil {
 			return err
@@ -158,7 +159,9 @@ func (b *bench) print() error {
 // bench is the state that the stages share.
 type bench struct {
 	programs
-	dir                                           string
-	nodes                                         struct{ eight, sixteen, partitioned *node }
-	pluginTable, toolkitTable, podTable, draTable table
+	dir                       string
+	nodes                     struct{ eight, sixteen, partitioned *node }
+	pluginTable, toolkitTable table
+	podTable                  table
+	driverTable, draTable     table
 }

@@ -36,6 +36,7 @@ const logLimit = 4000
 // A stack is a device plugin or DRA driver, and the runtime setup that injects its devices into containers.
 type stack struct {
 	name    string
+	agent   bool   // the program is gpucdi, which reports its readiness and metrics
 	class   string // RuntimeClass of pods; empty: the default runtime, runc
 	hooks   bool   // containers have hooks
 	devices int    // number of allocatable devices; 0: pods request none, or use claims
@@ -114,7 +115,7 @@ func (b *bench) startPodNode(ctx context.Context) (n *podNode, err error) {
 	n.Node, err = nodebox.Start(ctx, nodebox.Config{
 		Box: box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: map[string]string{
 			filepath.Dir(b.gpucdi): gpucdiDir, b.nvidiaPlugin: pluginDir, b.nvidiaRuntime: runtimeDir,
-			filepath.Dir(b.nvidiaCTK): toolkitDir,
+			filepath.Dir(b.nvidiaCTK): toolkitDir, b.nvidiaDriver: driverDir,
 		}},
 		Runtime: nodebox.Containerd().WithHandler(nvidiaHandler, runtimeDir+"/nvidia-container-runtime"),
 		Prepare: n.prepare,

@@ -32,6 +32,7 @@ type programs struct {
 	shared        string // config of gpucdi with MIG devices and replicas
 	sharedNVIDIA  string // config of NVIDIA's plugin with replicas
 	nvidiaPlugin  string // the directory of NVIDIA's device plugin
+	nvidiaDriver  string // the directory of NVIDIA's DRA driver
 	nvidiaRuntime string // the directory of NVIDIA's container runtime
 	nvidiaCTK     string
 }
@@ -52,6 +53,9 @@ func (b *bench) build(ctx context.Context) (err error) {
 		}
 	}
 	if b.nvidiaPlugin, err = tools.Build(ctx, tools.NVIDIAPlugin); err != nil {
+		return err
+	}
+	if b.nvidiaDriver, err = tools.Build(ctx, tools.NVIDIADRADriver); err != nil {
 		return err
 	}
 	if b.nvidiaRuntime, err = tools.Build(ctx, tools.NVIDIARuntime); err != nil {
