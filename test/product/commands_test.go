@@ -858,13 +858,15 @@ func workerMissing(t *testing.T, binary string) {
 // terminateEarly sends SIGTERM at points throughout the startup of serve, whose duration is estimated at three times
 // that of "gpucdi version".
 func terminateEarly(t *testing.T, binary string) {
-	const tries = 200
+	const tries = 100
 	dir := t.TempDir()
 	version := time.Minute
 	for i := range tries {
-		begin := time.Now()
-		host{binary: binary}.must(t, "version")
-		version = min(version, time.Since(begin))
+		if i%10 == 0 { // the load of the machine changes
+			begin := time.Now()
+			host{binary: binary}.must(t, "version")
+			version = min(version, time.Since(begin))
+		}
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		cmd := exec.CommandContext(ctx, binary, "serve", "--host-root", dir, "--kubelet-dir", "/nowhere", "--cdi-dir", dir, "--listen", "")
