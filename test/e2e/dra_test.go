@@ -208,9 +208,10 @@ kind: Pod
 metadata: {name: %s}
 spec:
   terminationGracePeriodSeconds: 1
+%s
   resourceClaims: [{name: gpu, %s}]
   containers:
-`, pod, claim)
+`, pod, lean, claim)
 	for _, name := range append(containers, "main")[:max(1, len(containers))] {
 		manifest += fmt.Sprintf(`  - name: %s
     image: %s

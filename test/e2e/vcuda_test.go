@@ -181,7 +181,7 @@ func vcudaPod(name, annotations string, containers ...[2]string) string {
 		}
 		*list = append(*list, fmt.Sprintf("{name: %s, image: 'docker.io/library/debian:bookworm-slim', %scommand: %s, resources: {limits: {%s}}}", c[0], restart, command, c[1]))
 	}
-	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {%s, annotations: {%s}}, spec: {terminationGracePeriodSeconds: 0, initContainers: [%s], containers: [%s]}}",
+	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {%s, annotations: {%s}}, spec: {terminationGracePeriodSeconds: 0, hostNetwork: true, automountServiceAccountToken: false, initContainers: [%s], containers: [%s]}}",
 		name, annotations, strings.Join(initial, ", "), strings.Join(main, ", "))
 }
 
