@@ -26,10 +26,10 @@ const (
 	publishTarget = 0.13
 )
 
-// nvidiaDRA is NVIDIA's DRA driver with the log level of its Helm chart.
+// nvidiaDRA is NVIDIA's DRA driver with the log level of its Helm chart, and the kubeconfig of the box's administrator.
 func nvidiaDRA() stack {
 	return stack{name: "nvidia-dra", claims: true, hooks: true, command: []string{
-		"env", "KUBECONFIG=" + nodebox.AdminConfig, driverDir + "/gpu-kubelet-plugin", "--node-name", nodebox.Name, "--image-name", "unused",
+		"sh", "-c", `KUBECONFIG=~/.kube/config exec "$@"`, "sh", driverDir + "/gpu-kubelet-plugin", "--node-name", nodebox.Name, "--image-name", "unused",
 		"--cdi-root", "/run/cdi", "--container-driver-root", "/", "--nvidia-cdi-hook-path", toolkitDir + "/nvidia-cdi-hook", "-v", "4"}}
 }
 

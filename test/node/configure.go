@@ -131,7 +131,7 @@ func credentials() (map[string][]byte, error) {
 		files[etc+"/"+p.file+".crt"], files[etc+"/"+p.file+".key"] = issued.cert, issued.key
 	}
 	users := []struct{ file, user, group string }{
-		{AdminConfig, "admin", "system:masters"},
+		{adminConfig, "admin", "system:masters"},
 		{etc + "/controller-manager.conf", "system:kube-controller-manager", ""},
 		{etc + "/scheduler.conf", "system:kube-scheduler", ""},
 		{etc + "/kubelet.conf", "system:node:" + Name, "system:nodes"},

@@ -20,8 +20,8 @@ import (
 // apiServer is the address of the API server in the box, for the components on the node.
 const apiServer = "127.0.0.1:443"
 
-// AdminConfig is the path in the box of the kubeconfig of the cluster's admin.
-const AdminConfig = "/root/.kube/config"
+// adminConfig is the path in the box of the kubeconfig of the cluster's admin.
+const adminConfig = "/root/.kube/config"
 
 // Kubectl runs kubectl as the cluster's admin and returns its stdout. The error contains its stderr. The first argument is
 // the command, one of newKubectl; the only global flag is --namespace.
@@ -136,7 +136,7 @@ func (n *Node) expose(ctx context.Context) error {
 	if err := n.startCommand("forward", n.Box.Forward(context.WithoutCancel(ctx), socket, apiServer)); err != nil {
 		return err
 	}
-	inside, err := os.ReadFile(n.Box.Path(AdminConfig))
+	inside, err := os.ReadFile(n.Box.Path(adminConfig))
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig of the admin: %w", err)
 	}
