@@ -23,8 +23,8 @@ type variants struct {
 	files  map[cdi.Feature]*cdi.File
 	logged map[cdi.Feature]string // latest fault, already logged; empty if none
 
-	// claims is whether to maintain the variants that only claims can select. They would delay the start, so started sets
-	// it after startDelay. A claim that selects such a variant before waits for it.
+	// claims is whether to maintain the variants that only claims can select. They would delay the start, so the loop sets
+	// it when started fires, after startDelay. A claim that selects such a variant before waits for it.
 	claims  bool
 	started <-chan time.Time
 }

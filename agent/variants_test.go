@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"slices"
@@ -96,6 +97,18 @@ func TestVariantsOfClaims(t *testing.T) {
 		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s with %s: %q, error %v; want %q, %q", tc.id, tc.selected, got, err, tc.want, tc.err)
 		}
+	}
+}
+
+// The variants that only claims can select are added by a reconcile after the start.
+func TestVariantsOfClaimsAreAdded(t *testing.T) {
+	a := New(Config{Node: host.NewRoot(t.TempDir()), CDIDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	l := newLoop(a.collaborators(allocator.NewGate(time.Now), a.newComputeLimits(nil, nil), nil, newTriggers(nil)), newSnapshot())
+	l.config.Allocation.Mode = allocator.ModeDRA
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if step := l.await(ctx, newTriggers(nil)); step == nil || !l.variants.claims {
+		t.Errorf("no step after the start; variants of claims are maintained: %t", l.variants.claims)
 	}
 }
 
