@@ -21,6 +21,7 @@ const slack = 8
 // TestNothingLeaks restarts the kubelet a thousand times under one agent, then makes the driver worker replace its
 // event set repeatedly, and then replaces the worker repeatedly.
 func TestNothingLeaks(t *testing.T) {
+	t.Parallel()
 	const kubelets, eventSets, workers = 1000, 2 * slack, 5 * slack
 	n := newNode(t, simdriver.H100x8())
 	n.configure(t, patient)
