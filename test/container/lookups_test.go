@@ -176,8 +176,9 @@ func TestLookUps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v.checkLookUp(triton, t.Name(), true)
-		v.checkLookUp(tritonInSysroot, t.Name(), false)
+		results := v.lookUp(triton, tritonInSysroot)
+		results[0].require(t, t.Name(), true)
+		results[1].require(t, t.Name(), false)
 	})
 	var table strings.Builder
 	for _, l := range lookUps {
@@ -205,27 +206,58 @@ func (i image) runLookUps(t *testing.T, m *container.Machine, runtime container.
 // checkLookUps requires each applicable look-up to succeed exactly if the remedy suffices.
 func (v *view) checkLookUps(column int, remedy remedy) {
 	v.t.Helper()
+	var applicable []lookUp
 	for _, l := range lookUps {
-		if l.needs[column] == notApplicable {
-			continue
+		if l.needs[column] != notApplicable {
+			applicable = append(applicable, l)
 		}
-		v.checkLookUp(l, "remedy "+string(remedy), remedy.suffices(l.needs[column]))
+	}
+	for i, result := range v.lookUp(applicable...) {
+		result.require(v.t, "remedy "+string(remedy), remedy.suffices(applicable[i].needs[column]))
 	}
 }
 
-// checkLookUp requires a look-up to find the driver, or not to find it. condition describes the container.
-func (v *view) checkLookUp(l lookUp, condition string, want bool) {
+// A result is what a look-up printed.
+type result struct {
+	lookUp
+	output string
+	found  bool // the driver
+}
+
+// lookUp runs look-ups one after the other.
+func (v *view) lookUp(lookUps ...lookUp) (results []result) {
 	v.t.Helper()
-	out, err := v.c.Exec(v.t.Context(), "sh", "-ec", ". /lookups.sh\n"+l.run)
-	found := err == nil && out != ""
-	for line := range strings.Lines(out) {
-		line = strings.TrimSpace(line)
-		found = found && (strings.HasSuffix(line, " 2") || strings.HasSuffix(line, " ok"))
+	const begin, succeeded = "begin look-up\n", "look-up succeeded\n"
+	var script strings.Builder
+	for _, l := range lookUps {
+		fmt.Fprintf(&script, "printf %q; sh -ec %s 2>&1 && printf %q\n", begin, quote(". /lookups.sh\n"+l.run), succeeded)
 	}
-	if found != want {
-		v.t.Errorf("%s: look-up %q finds the driver: %t, want %t\n%s%v", condition, l.name, found, want, out, err)
+	outputs := strings.Split(strings.Join(v.exec("sh", "-c", script.String()+"true"), "\n")+"\n", begin)[1:]
+	if len(outputs) != len(lookUps) {
+		v.t.Fatalf("%d outputs of %d look-ups: %q", len(outputs), len(lookUps), outputs)
+	}
+	for i, output := range outputs {
+		output, found := strings.CutSuffix(output, succeeded)
+		found = found && output != ""
+		for line := range strings.Lines(output) {
+			line = strings.TrimSpace(line)
+			found = found && (strings.HasSuffix(line, " 2") || strings.HasSuffix(line, " ok"))
+		}
+		results = append(results, result{lookUps[i], output, found})
+	}
+	return results
+}
+
+// require requires the look-up to have found the driver, or not to have found it. condition describes the container.
+func (r result) require(t *testing.T, condition string, want bool) {
+	t.Helper()
+	if r.found != want {
+		t.Errorf("%s: look-up %q finds the driver: %t, want %t\n%s", condition, r.name, r.found, want, r.output)
 	}
 }
+
+// quote quotes a shell script as an argument.
+func quote(script string) string { return "'" + strings.ReplaceAll(script, "'", `'\''`) + "'" }
 
 // deletedCUDA adds a libcuda to the image's ld.so.cache whose file does not exist.
 func deletedCUDA(t *testing.T, m *container.Machine, b *container.Bundle) {
