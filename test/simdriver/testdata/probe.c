@@ -121,6 +121,13 @@ static int alloc(int mib)
 	return ret ? ret : ((int (*)(unsigned long long *, size_t))dlsym(cuda_init(&ret), "cuMemAlloc_v2"))(&pointer, (size_t)mib << 20);
 }
 
+/* Limits the memory of the cgroup whose directory is in the environment variable CGROUP. */
+static int limit(int i, int mib)
+{
+	nvmlSetMemoryLimits_v1_t limits = {.nameSpace = getenv("CGROUP"), .hardLimit = (unsigned long long)mib << 20};
+	return F(int, nvmlDeviceSetMemoryLimits_v1, (nvmlDevice_t, nvmlSetMemoryLimits_v1_t *))(devices[i], &limits);
+}
+
 static int processes(nvmlDevice_t device)
 {
 	nvmlProcessInfo_t infos[8];
@@ -187,6 +194,8 @@ static int call(const char *name, int a, int b)
 		return context(a);
 	if (!strcmp(name, "synchronize"))
 		return synchronize();
+	if (!strcmp(name, "limit"))
+		return limit(a, b);
 	if (!strcmp(name, "alloc"))
 		return alloc(a);
 	if (!strcmp(name, "processes"))
