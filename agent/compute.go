@@ -93,6 +93,9 @@ func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *
 	return c
 }
 
+// prohibitTimeout bounds the commands after a failure, which may have been a timeout.
+const prohibitTimeout = 5 * time.Second
+
 // alone calls do once no other call changes servers or compute modes. Such a call takes long if MPS does not respond.
 // alone stops waiting when ctx ends.
 func (c *computeLimits) alone(ctx context.Context, do func() error) error {
@@ -193,13 +196,37 @@ func (c *computeLimits) checkPod(ctx context.Context, namespace, name, uid strin
 
 // apply makes MPS limit a client, and writes the spec of its CDI device. It must be called by alone.
 func (c *computeLimits) apply(ctx context.Context, client client) error {
-	if err := c.setExclusive(ctx, client.share.GPU); err != nil {
-		return err
-	}
-	if err := c.control.Ensure(ctx, client.share); err != nil {
+	ensure := func() error { return c.control.Ensure(ctx, client.share) }
+	if err := c.withServer(ctx, client.share.GPU, ensure); err != nil {
 		return err
 	}
 	return cdi.PutMPSClient(c.specDir, c.node, client.kind, client.name, c.control.Directory(client.share))
+}
+
+// withServer lets only the MPS server use a GPU, and calls ensure, which makes it run. If no server runs, no process may
+// use the GPU: in the exclusive mode, the first one would get all of it. It must be called by alone.
+func (c *computeLimits) withServer(ctx context.Context, uuid string, ensure func() error) error {
+	now, err := c.settings.ComputeMode(ctx, uuid)
+	if err == nil && now == gpu.ComputeModeProhibited {
+		_, err = c.control.Served(ctx, nil) // without a daemon, no server can start
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.setExclusive(ctx, uuid); err != nil {
+		return err
+	}
+	err = ensure()
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), prohibitTimeout)
+	defer cancel()
+	switch served, problem := c.control.Served(ctx, []string{uuid}); {
+	case errors.Is(problem, mps.ErrNotRunning), problem == nil && len(served) == 0:
+		err = errors.Join(err, c.restrict(ctx, uuid, gpu.ComputeModeProhibited))
+	}
+	return err
 }
 
 // setExclusive lets only one process use a GPU, its MPS server. A program that does not find the server fails, instead

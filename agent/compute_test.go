@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -33,9 +34,12 @@ type ceiledNode struct {
 	mode    gpu.ComputeMode
 	pod     cluster.PodSecurity
 	latest  *snapshot
-	problem error // of each call to MPS
-	hang    bool  // Served returns only when its context ends
-	modeErr error // of each change of the compute mode
+	problem error             // of each call to MPS
+	hang    bool              // Served returns only when its context ends
+	starts  error             // of each start of the server
+	removal error             // of each removal of the server
+	modeErr error             // of each change of the compute mode
+	modes   []gpu.ComputeMode // that were set
 	probe   error
 	events  chan struct{} // starts and ends of the daemon
 }
@@ -63,6 +67,9 @@ func (n *ceiledNode) Ensure(_ context.Context, s mps.Share) error {
 	if n.problem != nil {
 		return n.problem
 	}
+	if n.starts != nil && !n.server {
+		return n.starts
+	}
 	if n.mode != gpu.ComputeModeExclusiveProcess {
 		n.Error("a share was created while programs could use the whole GPU")
 	}
@@ -71,10 +78,11 @@ func (n *ceiledNode) Ensure(_ context.Context, s mps.Share) error {
 }
 
 func (n *ceiledNode) EnsureServer(context.Context, string) error {
-	if n.problem == nil {
+	err := cmp.Or(n.problem, n.starts)
+	if err == nil {
 		n.server = true
 	}
-	return n.problem
+	return err
 }
 
 func (n *ceiledNode) Namespaces(context.Context, string) ([]string, error) {
@@ -98,6 +106,9 @@ func (n *ceiledNode) Served(ctx context.Context, gpus []string) ([]string, error
 }
 
 func (n *ceiledNode) RemoveServer(context.Context, string) error {
+	if n.removal != nil {
+		return n.removal
+	}
 	if n.problem != nil && !errors.Is(n.problem, mps.ErrNotRunning) {
 		return n.problem
 	}
@@ -129,7 +140,7 @@ func (n *ceiledNode) SetComputeMode(_ context.Context, _ string, mode gpu.Comput
 		n.Error("the compute mode is changed before its change is saved")
 	}
 	if n.modeErr == nil {
-		n.mode = mode
+		n.mode, n.modes = mode, append(n.modes, mode)
 	}
 	return n.modeErr
 }

@@ -58,7 +58,7 @@ func (c *computeLimits) maintain(ctx context.Context, yield func(map[string]gpu.
 }
 
 // check restores the shares of each GPU, and returns the faults of GPUs that cannot be used through MPS. last are the
-// faults of the previous check, which remain while no driver worker runs.
+// faults of the previous check, which remain while the driver worker is absent or busy.
 func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) map[string]gpu.Fault {
 	if c.prune(ctx) != nil { // ctx has ended
 		return nil
@@ -67,7 +67,7 @@ func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) ma
 	report := func(uuid string, err error) {
 		switch {
 		case err == nil:
-		case !errors.Is(err, driver.ErrNoWorker):
+		case !driver.Temporary(err):
 			faults[uuid] = mpsFault(err)
 		case !last[uuid].None():
 			faults[uuid] = last[uuid]

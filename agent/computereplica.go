@@ -127,14 +127,13 @@ func (c *computeLimits) serve(ctx context.Context, uuid string) error {
 		return nil
 	}
 	if c.failed[uuid] && !c.inUse(uuid) {
-		if err := c.endServer(ctx, uuid); err != nil {
+		if err := c.control.RemoveServer(ctx, uuid); err != nil {
 			return err
 		}
+		delete(c.failed, uuid)
+		delete(c.probed, uuid)
 	}
-	if err := c.setExclusive(ctx, uuid); err != nil {
-		return err
-	}
-	return c.control.EnsureServer(ctx, uuid)
+	return c.withServer(ctx, uuid, func() error { return c.control.EnsureServer(ctx, uuid) })
 }
 
 // inUse reports whether a container may use the server of a GPU through a replica: one that runs, or one that was about

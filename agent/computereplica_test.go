@@ -265,7 +265,15 @@ func TestServerOfReplicasReplaced(t *testing.T) {
 		}
 	}
 	n.settle(false)
+	n.removal, n.modes = errors.New("no response within 10s"), nil
+	for range 2 {
+		n.checkFault("no response within 10s")
+	}
+	n.removal = nil
 	n.checkFault("")
+	if len(n.modes) > 0 {
+		t.Errorf("compute modes %v set while the server was replaced", n.modes)
+	}
 	if len(n.shares) > 0 || !n.server {
 		t.Errorf("the server was not replaced; shares %v", n.shares)
 	}
@@ -301,6 +309,39 @@ func TestComputeModeKeptWithoutDaemon(t *testing.T) {
 	n.checkFault("")
 	if n.limits.changed.has("GPU-a") || n.mode != gpu.ComputeModeDefault {
 		t.Errorf("compute mode %s, changed GPUs %v", n.mode, n.limits.changed.all())
+	}
+}
+
+// A container that cannot start because no server runs does not let another program have the whole GPU.
+func TestFailedStartKeepsGPUProhibited(t *testing.T) {
+	n := newReplicated(t)
+	n.checkFault("")
+	fails := func() {
+		t.Helper()
+		if err := n.start("GPU-a::1", "gpucdi.dev/replica=GPU-a::1-cbcbbfae"); err == nil {
+			t.Error("the container starts")
+		}
+		if n.mode != gpu.ComputeModeProhibited {
+			t.Errorf("compute mode %s", n.mode)
+		}
+	}
+	n.server, n.problem = false, mps.ErrNotRunning
+	fails()
+	n.modes = nil
+	fails()
+	if len(n.modes) > 0 {
+		t.Errorf("compute modes %v set without a daemon", n.modes)
+	}
+	n.problem, n.starts = nil, errors.New("the server has ended")
+	fails()
+	n.checkFault("the server has ended")
+	if n.mode != gpu.ComputeModeProhibited {
+		t.Errorf("compute mode %s after a check", n.mode)
+	}
+	n.starts = nil
+	n.checkFault("")
+	if n.mode != gpu.ComputeModeExclusiveProcess || !n.server {
+		t.Errorf("compute mode %s, server %t", n.mode, n.server)
 	}
 }
 

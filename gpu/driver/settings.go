@@ -49,13 +49,14 @@ var (
 	errNotEnabled  = fmt.Errorf("%w: memory limits are not enabled in the config", errors.ErrUnsupported)
 	errNotRead     = fmt.Errorf("the driver worker has not read earlier commands within %s; retry", writeTimeout)
 	errWorkerEnded = errors.New("the driver worker ended before it replied; retry")
+	errNoReply     = errors.New("waiting for the driver")
 	errBusy        = fmt.Errorf("%d earlier calls have not returned; retry, and if this persists, check the kernel log", MaxCommands)
 )
 
-// Temporary reports whether a call of Settings failed because the worker was absent or busy, so that a retry may succeed
-// soon.
+// Temporary reports whether a call of Settings failed because the worker was absent or busy, perhaps with another GPU, so
+// that a retry may succeed soon. A GPU that does not respond gets a fault of its own.
 func Temporary(err error) bool {
-	return slices.ContainsFunc([]error{ErrNoWorker, errNotRead, errWorkerEnded, errBusy}, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{ErrNoWorker, errNotRead, errWorkerEnded, errNoReply, errBusy}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // LimitsMemory reports whether a worker is running and can limit memory.
@@ -120,7 +121,7 @@ func (s *Settings) call(ctx context.Context, c Command) (Reply, error) {
 			return r, nil
 		}
 	case <-ctx.Done():
-		err = fmt.Errorf("waiting for the driver: %w", context.Cause(ctx))
+		err = fmt.Errorf("%w: %w", errNoReply, context.Cause(ctx))
 	}
 	return Reply{}, fmt.Errorf("%s of %s: %w", c.Operation, c.GPU, err)
 }

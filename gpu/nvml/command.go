@@ -31,13 +31,16 @@ type target struct {
 	dev   nvml.Device
 }
 
-// setCurrent sets the GPUs that commands can be about: those of the latest inventory, which has no quarantined ones.
+// setCurrent sets the GPUs that commands can be about: those of the latest inventory, which has no quarantined ones. The
+// first call starts the execution of commands.
 func (w *worker) setCurrent() {
 	current := map[string]target{}
 	for _, g := range w.latest.GPUs {
 		current[g.UUID] = target{g.Index, w.devices[g.UUID]}
 	}
-	w.current.Store(&current)
+	if w.current.Swap(&current) == nil {
+		go w.execute()
+	}
 }
 
 // readCommands returns the commands from gpucdi. It ends this process after an invalid command, or when the pipe is
@@ -67,15 +70,13 @@ func readCommands(from io.Reader) <-chan driver.Command {
 
 // execute executes commands, one after the other. It does not wait for the probe cycle, which can take as long as
 // Config.Interval.
-func (w *worker) execute(commands <-chan driver.Command) {
-	for c := range commands {
+func (w *worker) execute() {
+	for c := range w.commands {
 		reply := driver.Reply{Failed: "the GPU is not in the inventory, or does not respond"}
-		if current := w.current.Load(); current != nil {
-			if t, found := (*current)[c.GPU]; found {
-				err := w.step(driver.Step{Index: t.index, Kind: driver.Setting}, func() { reply = w.setting(t.dev, c) })
-				if err != nil {
-					reply = driver.Reply{Failed: err.Error()}
-				}
+		if t, found := (*w.current.Load())[c.GPU]; found {
+			err := w.step(driver.Step{Index: t.index, Kind: driver.Setting}, func() { reply = w.setting(t.dev, c) })
+			if err != nil {
+				reply = driver.Reply{Failed: err.Error()}
 			}
 		}
 		reply.ID = c.ID

@@ -37,10 +37,11 @@ type Config struct {
 // One goroutine owns the worker. It waits for the goroutines that run steps about GPUs, except trials and commands.
 type worker struct {
 	session
-	cfg     Config
-	started time.Time
-	out     output
-	stepLog driver.StepLog
+	cfg      Config
+	started  time.Time
+	out      output
+	commands <-chan driver.Command
+	stepLog  driver.StepLog
 
 	// current are the GPUs of latest that commands can be about, by UUID. It is replaced together with latest, and safe
 	// for concurrent use.
@@ -70,7 +71,8 @@ func Serve(cfg Config) error {
 	w := &worker{cfg: cfg, started: time.Now(), out: output{to: json.NewEncoder(out)}, stepLog: stepLog,
 		uuids: map[nvml.Device]string{}, history: map[string]*history{}}
 	if err == nil {
-		err = w.serve(readCommands(os.Stdin))
+		w.commands = readCommands(os.Stdin)
+		err = w.serve()
 	}
 	if err != nil {
 		_ = w.out.send(driver.Message{Failed: err.Error()})
@@ -78,7 +80,7 @@ func Serve(cfg Config) error {
 	return err
 }
 
-func (w *worker) serve(commands <-chan driver.Command) error {
+func (w *worker) serve() error {
 	lib := nvml.New(nvml.WithLibraryPath(w.cfg.Library))
 	var ret nvml.Return
 	if err := w.step(driver.Step{Index: driver.NoGPU}, func() { ret = lib.Init() }); err != nil {
@@ -88,7 +90,6 @@ func (w *worker) serve(commands <-chan driver.Command) error {
 		return initError(w.cfg.Library, ret)
 	}
 	w.session = session{lib: lib, node: w.cfg.Node, platform: w.cfg.Platform, samePIDs: sharesPIDs(w.cfg.Node)}
-	go w.execute(commands)
 	for {
 		cycle := []func() error{w.readInventory, w.probeAll, w.measureAll, w.awaitEvents, w.tryQuarantined}
 		for _, step := range cycle {

@@ -258,7 +258,14 @@ func memoryLimit(t *testing.T, binary string) {
 
 	// The driver enforces the limit without the worker.
 	n.killWorker(t)
-	for start := time.Now(); n.call(t, "limit", n.uuid(3), pod).Limit != limit; time.Sleep(10 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		r := n.call(t, "limit", n.uuid(3), pod)
+		if r.Limit == limit {
+			break
+		}
+		if strings.Contains(r.Error, "not in the inventory") {
+			t.Error("the new worker did not wait until it knows the GPUs: ", r.Error)
+		}
 		if time.Since(start) > wait {
 			t.Fatal("the limit was lost with the worker")
 		}
