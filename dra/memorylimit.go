@@ -90,8 +90,12 @@ func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []s
 		if !r.partial() {
 			continue
 		}
-		r, err := d.addPods(ctx, r, using(r.UID))
-		errs = append(errs, err)
+		uids := using(r.UID)
+		r, err := d.addPods(ctx, r, uids)
+		if err != nil { // they run nevertheless
+			errs = append(errs, err)
+			r = r.withPods(unnamed(uids))
+		}
 		for _, p := range r.Pods {
 			if restored[p.UID] {
 				continue
@@ -124,11 +128,7 @@ func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record,
 	}
 	next := record.withPods(podsOf(claim))
 	if next.lacks(using) { // a pod was deleted before its name was read
-		var pods []Pod
-		for _, uid := range using {
-			pods = append(pods, Pod{UID: uid})
-		}
-		next = next.withPods(pods)
+		next = next.withPods(unnamed(using))
 	}
 	if slices.Equal(next.Pods, record.Pods) { // already added, or more than maxPods use the claim
 		return record, nil
@@ -139,6 +139,14 @@ func (d *Driver) addPods(ctx context.Context, r Record, using []string) (Record,
 	d.cfg.Gate.Restore(next.grant())
 	d.cfg.Changed()
 	return next, nil
+}
+
+// unnamed returns pods whose names are not known.
+func unnamed(uids []string) (pods []Pod) {
+	for _, uid := range uids {
+		pods = append(pods, Pod{UID: uid})
+	}
+	return pods
 }
 
 // lacks reports whether the record lacks one of the pods with these UIDs.

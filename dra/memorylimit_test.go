@@ -212,7 +212,7 @@ func TestRestoreLimits(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "claim default/a: reading the claim: connection refused") {
 		t.Errorf("error %v", err)
 	}
-	l.check(t, "next-uid", "pod-uid-b")
+	l.check(t, "unknown", "next-uid", "pod-uid-b")
 
 	// A pod that was deleted before its name was read is limited, too.
 	n.claims.fail(nil)
