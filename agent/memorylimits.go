@@ -89,17 +89,23 @@ func (m memoryLimits) limitReplicas(ctx context.Context, resource string, pod ku
 			return fmt.Errorf("the size of replica %s of %s is unknown; if this persists, delete the pod", key.ID, resource)
 		}
 	}
-	return m.limitParts(ctx, pod.UID, m.partsOf(pod))
+	suffices := gpu.IsMemoryLimit
+	if m.partsUncertain(pod) {
+		suffices = noHigher
+	}
+	return m.limitParts(ctx, pod.UID, m.partsOf(pod), suffices)
 }
 
+// noHigher keeps the limit that was computed when a pod started, if the parts may be outdated or have been enlarged since.
+func noHigher(current, limit uint64) bool { return current <= limit }
+
 // limitParts limits a pod to parts of GPUs.
-func (m memoryLimits) limitParts(ctx context.Context, podUID string, parts []allocator.Part) error {
+func (m memoryLimits) limitParts(ctx context.Context, podUID string, parts []allocator.Part, suffices func(current, limit uint64) bool) error {
 	limits, err := allocator.MemoryLimits(m.latest().known, parts)
 	if err != nil {
 		return err
 	}
-	// Keep a lower limit: it was computed when the pod started, and the devices of a pod do not change.
-	return m.set(ctx, podUID, limits, allocator.Ceilings(parts), func(current, limit uint64) bool { return current <= limit })
+	return m.set(ctx, podUID, limits, allocator.Ceilings(parts), suffices)
 }
 
 // maintain restores lost limits of running pods, and records how much memory they use, until ctx ends. A driver loses
@@ -135,7 +141,7 @@ func (m memoryLimits) restore(ctx context.Context, c *claims) error {
 		if m.partsUncertain(pod) {
 			continue
 		}
-		if err := m.limitParts(ctx, pod.UID, m.partsOf(pod)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := m.limitParts(ctx, pod.UID, m.partsOf(pod), noHigher); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("pod %s: %w", pod.UID, err))
 		}
 	}

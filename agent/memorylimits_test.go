@@ -113,3 +113,23 @@ func TestPreStartRetries(t *testing.T) {
 		}
 	})
 }
+
+// A container that starts sets the sum of its pod's replicas, also if the limit was computed from an outdated checkpoint
+// that lacks some of them.
+func TestPreStartRaisesLimit(t *testing.T) {
+	n := newReplicated(t)
+	n.share(allocator.LimitMemory)
+	n.latest.known = n.inv
+	m, settings := n.newMemoryLimits()
+	replicas := []allocator.Key{{Outlet: allocator.GPUResource, ID: "GPU-a::0"}, {Outlet: allocator.GPUResource, ID: "GPU-a::1"}}
+	var limits []uint64
+	for _, devices := range [][]allocator.Key{replicas[:1], replicas} {
+		if err := m.preStart(t.Context(), allocator.GPUResource, kubelet.Pod{UID: "uid", Devices: devices}); err != nil {
+			t.Fatal(err)
+		}
+		limits = append(limits, settings.limits[limitedPod])
+	}
+	if limits[1] != 2*limits[0] {
+		t.Errorf("limits %d", limits)
+	}
+}
