@@ -106,6 +106,11 @@ type Entry struct {
 	last  time.Time // time of the last grant
 	pods  []string  // UIDs of its pods since the last grant, from checkpoint and claims, sorted; of a draining or shared entry also earlier ones
 
+	// holders are the UIDs of the pods of the prepared claim that has the unshared entry of the slice, sorted. They are not
+	// in pods before the claim ends: pods of a claim in continuous use add up, and a claim that was restored as a holder
+	// may turn out to monitor the device.
+	holders []string
+
 	ended     []EndedClaim // claims whose containers may still use the shared entry
 	lastEnded uint64       // Number of the last one in the observed Grants
 	joins     Joins        // of the last claim that has ended, or may have

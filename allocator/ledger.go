@@ -13,15 +13,17 @@ const (
 	settle = 5 * time.Second
 
 	// drainInterval is the interval between requests to a source while an entry drains and the last response proved
-	// nothing. No rule depends on this interval or the next three.
+	// nothing. No rule depends on this interval, the next two, claimPatience or allocationInterval.
 	drainInterval = 2 * time.Second
 
 	// idleInterval is the interval for advertised entries. Entries whose pods have ended are proved free in advance, so
 	// that a planned change releases them immediately.
 	idleInterval = 15 * time.Second
 
-	// claimInterval is the interval for a device whose claim was unprepared, since the next claim may be waiting for it.
+	// claimInterval is the interval for a device whose claim was unprepared less than claimPatience ago, since the next
+	// claim may be waiting for it. A container that hangs longer ends after minutes, or never.
 	claimInterval = 500 * time.Millisecond
+	claimPatience = 30 * time.Second
 
 	// allocationInterval is the interval for ResourceClaims. It is longer, because each response contains all claims of
 	// the cluster.

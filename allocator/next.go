@@ -188,8 +188,8 @@ func (n *next) offer(e *Entry, w Want) {
 	}
 	e.Fault, e.Drain = w.Fault, Drain{}
 	if !w.Fault.None() {
-		if e.State == StateAvailable {
-			e.withdrawn = n.now
+		if e.State != StateUnavailable {
+			e.withdrawn, e.processed = n.now, time.Time{}
 		}
 		e.State = StateUnavailable
 		return

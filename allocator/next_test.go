@@ -327,3 +327,60 @@ func TestSavedPods(t *testing.T) {
 		}
 	}
 }
+
+// The pods of a claim in continuous use do not add up.
+func TestPodsOfClaimAreReplaced(t *testing.T) {
+	n := newFixture("0")
+	n.o.Wanted = wantsFor(SliceOutlet, "0")
+	for i := range 10 {
+		pods := []string{fmt.Sprint(i), fmt.Sprint(i + 1)}
+		n.o.Claims = []Claim{{UID: "claim", Pods: pods, Devices: []string{"0"}, Parts: []Part{whole("0")}}}
+		n.next(0)
+		if got := n.ledger.Save().Entries[0].Pods; !slices.Equal(got, distinct(pods)) {
+			t.Fatalf("saved pods %v, want %v", got, pods)
+		}
+	}
+}
+
+// A claim that was restored as a holder, because the API server did not respond, turns out to monitor the GPU. Its pod
+// continues to run, and does not keep the GPU from other claims.
+func TestRestoredClaimMonitors(t *testing.T) {
+	n := newFixture("0")
+	n.o.Wanted = wantsFor(SliceOutlet, "0")
+	monitors := Claim{UID: "claim", Pods: []string{"monitor"}, Devices: []string{"0"}, Parts: []Part{whole("0")}}
+	n.o.Claims = []Claim{monitors}
+	n.next(0)
+	monitors.Devices, monitors.Parts, monitors.Admin = nil, nil, []string{"0"}
+	n.o.Claims = []Claim{monitors}
+	n.next(time.Minute)
+	n.o.Runtime = &Runtime{Requested: at(2 * time.Minute), Received: at(2 * time.Minute), Sandboxes: map[string]time.Time{"monitor": at(0)}}
+	n.next(3 * time.Minute)
+	if e, _ := n.ledger.Entry(Key{SliceOutlet, "0"}); e.dirty {
+		t.Error("the pod of the monitoring claim holds the GPU")
+	}
+}
+
+// A device that is withdrawn from the slices again is released only after the API server was asked again, even if it had
+// a fault in between and was never available.
+func TestWithdrawnAgainAfterFault(t *testing.T) {
+	n := newFixture("0")
+	wants, moved := wantsFor(SliceOutlet, "0"), wantsFor("gpu", "0")
+	n.o.Wanted, n.o.Pool = wants, Pool{IDs: map[string]bool{"0": true}}
+	n.expect(t, 0, "slice 0 available")
+	withdrawn := func(d time.Duration) {
+		n.o.Wanted = moved
+		n.next(d)
+		n.o.Pool = Pool{Acknowledged: at(d)}
+		n.next(d)
+		if n.next(d + scheduleLag); !n.todo.Allocations || len(n.todo.Close) > 0 {
+			t.Errorf("after %s: %+v", d, n.todo)
+		}
+	}
+	withdrawn(0)
+	n.o.Allocations = &Allocations{Requested: at(time.Minute), Received: at(time.Minute)}
+	n.o.Wanted = wantsFor(SliceOutlet, "0")
+	n.o.Wanted[0].Fault = fault("lost")
+	n.o.Pool = Pool{Acknowledged: at(time.Minute), IDs: map[string]bool{"0": true}}
+	n.next(time.Minute)
+	withdrawn(2 * time.Minute)
+}

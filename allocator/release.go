@@ -115,8 +115,11 @@ func (n *next) prove() {
 }
 
 // proveUnprepared sets unrecorded of the dirty entries of the slice without a prepared claim. Entries with one become
-// dirty, and it adds their pods.
+// dirty, and it sets their pods.
 func (n *next) proveUnprepared() {
+	for i := range n.entries {
+		n.entries[i].holders = nil
+	}
 	prepared := map[string]bool{}
 	for _, c := range n.o.Claims {
 		for _, id := range c.Devices {
@@ -124,7 +127,11 @@ func (n *next) proveUnprepared() {
 				prepared[id] = true
 				e := &n.entries[i]
 				e.dirty, e.unrecorded = true, time.Time{}
-				e.addPods(c.Pods)
+				if e.shared() {
+					e.addPods(c.Pods)
+				} else {
+					e.holders = distinct(slices.Concat(e.holders, c.Pods))
+				}
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func (l Ledger) Save() Saved {
 		}
 		s := SavedEntry{e.Key, e.Part, e.State, e.Features, e.Capacity, e.Drain, nil}
 		if e.dirty && e.sliced() {
-			s.Pods = e.pods
+			s.Pods = distinct(slices.Concat(e.pods, e.holders))
 		}
 		saved.Entries = append(saved.Entries, s)
 	}

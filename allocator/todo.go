@@ -38,8 +38,11 @@ func (n *next) todo() Todo {
 			t.drain(e)
 		case e.dirty || len(e.ended) > 0:
 			t.every = idleInterval
-			if e.sliced() {
+			switch {
+			case e.sliced() && t.now.Before(e.joins.Until.Add(claimPatience)):
 				t.every = claimInterval
+			case e.sliced():
+				t.every = drainInterval
 			}
 			t.requestProof(e)
 		case e.State == StateWaiting && n.stray(e.Part):
