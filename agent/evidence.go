@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,6 +172,7 @@ type collector struct {
 	loggedClaims string // the same for the list of claims
 
 	latest                kubelet.Checkpoint // as last read
+	runtimeSocket         string             // of the container runtime that has responded; empty before
 	checkpoints, runtimes optionalSource
 }
 
@@ -251,7 +253,7 @@ func (c *collector) collect(ctx context.Context, todo allocator.Todo) (e evidenc
 	query(todo.Checkpoint, func(ctx context.Context) error { e.checkpoint, err = c.checkpoint(ctx, todo.Resend != ""); return err })
 	query(todo.Runtime, func(ctx context.Context) error { e.runtime, err = c.containers(ctx); return err })
 	query(todo.Runtime, func(context.Context) error { return c.claims.readPods() })
-	if todo.Allocations {
+	if todo.Allocations && c.claims != nil {
 		ctx, cancel := context.WithTimeout(ctx, claimsTimeout)
 		defer cancel()
 		e.allocations = c.allocations(ctx)
@@ -321,13 +323,14 @@ func (c *collector) allocations(ctx context.Context) *allocator.Allocations {
 func (c *collector) containers(ctx context.Context) (*containers, error) {
 	response := &containers{requested: time.Now()}
 	var err error
-	response.Containers, err = runtime.ListContainers(ctx, c.cfg.Node, c.cfg.KubeletDir, cdi.AgentKind)
+	response.Containers, err = runtime.ListContainers(ctx, c.cfg.Node, c.cfg.KubeletDir, c.runtimeSocket, cdi.AgentKind)
 	if err != nil && ctx.Err() != nil { // a slow runtime is not absent: its containers may hold devices
 		return nil, fmt.Errorf("listing containers with devices: %w", err)
 	}
 	if err := c.tolerate(&c.runtimes, "container runtime unavailable, tracking device holders through the kubelet only", err); err != nil {
 		return nil, fmt.Errorf("listing containers with devices: %w", err)
 	}
+	c.runtimeSocket = cmp.Or(response.Socket, c.runtimeSocket)
 	response.absent, response.received = err != nil, time.Now()
 	return response, nil
 }

@@ -25,6 +25,7 @@ const annotationPrefix = "cdi.k8s.io/"
 type Containers struct {
 	Devices   []ContainerDevice    // sorted and distinct
 	Sandboxes map[string]time.Time // when the first ready sandbox of a pod was created, by UID
+	Socket    string               // of the runtime, on the node
 }
 
 // ContainerDevice is a CDI device of a container in a pod.
@@ -43,9 +44,16 @@ type ContainerDevice struct {
 // With CRI-O, devices that were passed only in the CRI field CDIDevices are missing, since CRI-O reports only
 // annotations.
 //
+// earlier is the Socket of an earlier result, or empty. While that runtime restarts, the containers of another one at a
+// known socket do not count: they are not those of the kubelet's pods.
+//
 // Containers are inspected sequentially; ctx bounds the total time.
-func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string) (Containers, error) {
-	conn, err := firstReachable(ctx, node, kubeletDir, func(socket string) (connection, error) {
+func ListContainers(ctx context.Context, node host.Root, kubeletDir, earlier, kind string) (Containers, error) {
+	sockets := candidates(node, kubeletDir)
+	if slices.Contains(sockets, earlier) {
+		sockets = []string{earlier}
+	}
+	conn, err := firstReachable(ctx, node, sockets, func(socket string) (connection, error) {
 		return connect(ctx, node, socket)
 	})
 	if err != nil {
@@ -56,6 +64,7 @@ func ListContainers(ctx context.Context, node host.Root, kubeletDir, kind string
 	if err != nil {
 		return Containers{}, fmt.Errorf("listing containers at %s: %w", conn.socket, err)
 	}
+	listed.Socket = conn.socket
 	return listed, nil
 }
 
@@ -132,7 +141,7 @@ func readySandboxes(ctx context.Context, client cri.RuntimeServiceClient) (map[s
 
 // PodName returns the namespace and name of the pod with a UID, from its ready sandbox in a container runtime.
 func PodName(ctx context.Context, node host.Root, kubeletDir, uid string) (namespace, name string, err error) {
-	pod, err := firstReachable(ctx, node, kubeletDir, func(socket string) (*cri.PodSandboxMetadata, error) {
+	pod, err := firstReachable(ctx, node, candidates(node, kubeletDir), func(socket string) (*cri.PodSandboxMetadata, error) {
 		conn, err := connect(ctx, node, socket)
 		if err != nil {
 			return nil, err

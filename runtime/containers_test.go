@@ -176,7 +176,7 @@ func TestListContainersUsesDetectedRuntime(t *testing.T) {
 	write(t, filepath.Join(node, "run/k3s/containerd/containerd.sock"), "") // stale, without a listener
 	serve(t, node, "/run/k0s/containerd.sock", detected)
 	serve(t, node, "/run/containerd/containerd.sock", fakeCRI{})
-	listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", gpuKind)
+	listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "", gpuKind)
 	if err != nil || len(listed.Devices) != 1 {
 		t.Errorf("got %v, %v", listed.Devices, err)
 	}
@@ -185,11 +185,23 @@ func TestListContainersUsesDetectedRuntime(t *testing.T) {
 	detected.info["c"] = "broken"
 	serve(t, node, "/run/k0s/containerd.sock", detected)
 	serve(t, node, "/run/containerd/containerd.sock", fakeCRI{})
-	if listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", gpuKind); err == nil {
+	if listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "", gpuKind); err == nil {
 		t.Errorf("got %v, want an error", listed)
 	}
 
-	_, err = runtime.ListContainers(t.Context(), host.NewRoot(t.TempDir()), "/var/lib/kubelet", gpuKind)
+	// After the runtime has responded, another one does not replace it.
+	node = shortDir(t)
+	const earlier, config = "/run/k0s/containerd.sock", "var/lib/kubelet/config.yaml"
+	serve(t, node, "/run/containerd/containerd.sock", fakeCRI{})
+	if listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", earlier, gpuKind); err == nil {
+		t.Errorf("got %v, want an error", listed)
+	}
+	write(t, filepath.Join(node, config), "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
+	if listed, err := runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", earlier, gpuKind); err != nil || listed.Socket != "/run/containerd/containerd.sock" {
+		t.Errorf("after the kubelet uses another runtime: got %v, %v", listed, err)
+	}
+
+	_, err = runtime.ListContainers(t.Context(), host.NewRoot(t.TempDir()), "/var/lib/kubelet", "", gpuKind)
 	if err == nil || !strings.Contains(err.Error(), "/run/k0s/containerd.sock: not found") {
 		t.Errorf("no runtime: %v", err)
 	}
@@ -199,7 +211,7 @@ func list(t *testing.T, f fakeCRI) (runtime.Containers, error) {
 	t.Helper()
 	node := shortDir(t)
 	serve(t, node, "/run/containerd/containerd.sock", f)
-	return runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", gpuKind)
+	return runtime.ListContainers(t.Context(), host.NewRoot(node), "/var/lib/kubelet", "", gpuKind)
 }
 
 func (f fakeCRI) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {

@@ -68,22 +68,25 @@ type Info struct {
 // if the file names none, the first that responds at a known socket. If a runtime hangs until ctx ends, Detect tries no
 // further sockets. The error lists the sockets that were tried.
 func Detect(ctx context.Context, node host.Root, kubeletDir string) (Info, error) {
-	return firstReachable(ctx, node, kubeletDir, func(socket string) (Info, error) { return inspect(ctx, node, socket) })
+	return firstReachable(ctx, node, candidates(node, kubeletDir), func(socket string) (Info, error) { return inspect(ctx, node, socket) })
 }
 
-// firstReachable calls try with each candidate socket and returns the first result without error, see Detect. A runtime
-// that hangs until ctx ends is not skipped: its containers may use devices that appear free in the list of another
-// runtime.
-func firstReachable[T any](ctx context.Context, node host.Root, kubeletDir string, try func(socket string) (T, error)) (T, error) {
-	var candidates []string
-	for _, d := range distributions {
-		candidates = append(candidates, d.socket)
-	}
+// candidates returns the sockets at which the runtime of the kubelet may be, see Detect.
+func candidates(node host.Root, kubeletDir string) (sockets []string) {
 	if socket := kubeletSocket(node, kubeletDir); socket != "" {
-		candidates = []string{socket}
+		return []string{socket}
 	}
+	for _, d := range distributions {
+		sockets = append(sockets, d.socket)
+	}
+	return sockets
+}
+
+// firstReachable calls try with each socket and returns the first result without error, see Detect. A runtime that hangs
+// until ctx ends is not skipped: its containers may use devices that appear free in the list of another runtime.
+func firstReachable[T any](ctx context.Context, node host.Root, sockets []string, try func(socket string) (T, error)) (T, error) {
 	var errs []error
-	for _, socket := range candidates {
+	for _, socket := range sockets {
 		if _, err := node.Stat(socket); err != nil {
 			errs = append(errs, fmt.Errorf("%s: not found", socket))
 			continue

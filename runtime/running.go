@@ -100,7 +100,7 @@ func sameSocket(node host.Root, a, b string) bool {
 func listKubeletRuntime(ctx context.Context, node host.Root, kubeletDir string) Running {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	conn, err := firstReachable(ctx, node, kubeletDir, func(socket string) (connection, error) {
+	conn, err := firstReachable(ctx, node, candidates(node, kubeletDir), func(socket string) (connection, error) {
 		return connect(ctx, node, socket)
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package devicemanager
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -67,10 +68,23 @@ func TestForceDeletedPodHoldsItsDevice(t *testing.T) {
 	n.configure(t, "resources: [{name: nvidia.com/gpu, replicas: 2}]", patient)
 	k.awaitGPUs(t, 14, 14)
 	k.removePod(pod)
-	for before := k.lister.calls.Load(); k.lister.calls.Load() < before+3; time.Sleep(10 * time.Millisecond) {
-		if _, allocatable := k.capacity(); quantity(allocatable) != 14 {
-			t.Fatalf("%d GPUs are allocatable while the container runs, want 14", quantity(allocatable))
+	stays := func(requests int64, situation string) {
+		t.Helper()
+		for before := k.lister.calls.Load(); k.lister.calls.Load() < before+requests; time.Sleep(10 * time.Millisecond) {
+			if _, allocatable := k.capacity(); quantity(allocatable) != 14 {
+				t.Fatalf("%d GPUs are allocatable %s, want 14", quantity(allocatable), situation)
+			}
 		}
+	}
+	stays(3, "while the container runs")
+	socket := filepath.Join(n.root, containerdSocket)
+	if err := os.Rename(socket, socket+".away"); err != nil {
+		t.Fatal(err)
+	}
+	n.serveRuntimeAt(t, crioSocket, true)
+	stays(2, "while the runtime restarts, and another one responds")
+	if err := os.Rename(socket+".away", socket); err != nil {
+		t.Fatal(err)
 	}
 	n.runtime.removePod(pod)
 	k.awaitGPUs(t, 16, 16)

@@ -111,7 +111,19 @@ func (n *node) serveRuntime(t *testing.T, enableCDI bool) {
 	if n.runtime != nil {
 		n.runtime.stop()
 	}
-	socket := filepath.Join(n.root, "run/containerd/containerd.sock")
+	n.runtime = n.serveRuntimeAt(t, containerdSocket, enableCDI)
+}
+
+// containerdSocket and crioSocket are paths on the node.
+const (
+	containerdSocket = "run/containerd/containerd.sock"
+	crioSocket       = "run/crio/crio.sock"
+)
+
+// serveRuntimeAt starts a fake containerd without pods at a socket.
+func (n *node) serveRuntimeAt(t *testing.T, socket string, enableCDI bool) *fakeContainerd {
+	t.Helper()
+	socket = filepath.Join(n.root, socket)
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -120,20 +132,21 @@ func (n *node) serveRuntime(t *testing.T, enableCDI bool) {
 		t.Fatal(err)
 	}
 	server, ended := grpc.NewServer(), make(chan struct{})
-	n.runtime = &fakeContainerd{
+	c := &fakeContainerd{
 		config: map[string]any{"enableCDI": enableCDI, "cdiSpecDirs": []string{n.cdiDir}},
 		stop:   func() { server.Stop(); <-ended },
 		name:   "containerd",
 		pods:   map[string]*cri.ContainerConfig{},
 		specs:  map[string]*oci.Spec{},
 	}
-	cri.RegisterRuntimeServiceServer(server, n.runtime)
+	cri.RegisterRuntimeServiceServer(server, c)
 	namespaces.RegisterNamespacesServer(server, noNamespaces{})
 	go func() {
 		defer close(ended)
 		_ = server.Serve(listener) // until stop
 	}()
-	t.Cleanup(n.runtime.stop)
+	t.Cleanup(c.stop)
+	return c
 }
 
 func TestRuntimeUnavailable(t *testing.T) {
