@@ -2,12 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -312,6 +314,44 @@ func TestAlerts(t *testing.T) {
 	for _, r := range rules.Groups[0].Rules {
 		if !strings.Contains(string(runbooks), "\n## "+r.Alert+"\n") || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/alerts.md#"+strings.ToLower(r.Alert)) {
 			t.Errorf("alert %s has no section in docs/alerts.md, or does not link to it: %s", r.Alert, r.Annotations["runbook_url"])
+		}
+	}
+}
+
+// After a pod of the agent was replaced, Prometheus has the series of both pods until those of the old one are stale.
+func TestAlertsDuringRollout(t *testing.T) {
+	file, err := os.ReadFile("../../deploy/gpucdi/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var scrape strings.Builder
+	for _, pod := range []string{"old", "new"} {
+		for i := range 2 {
+			gpu := fmt.Sprintf(`gpu="GPU-%d",pod=%q`, i, pod)
+			fmt.Fprintf(&scrape, "gpucdi_gpu_info{%s,index=\"%d\",product=\"H100\"} 1\n", gpu, i)
+			fmt.Fprintf(&scrape, "gpucdi_gpu_healthy{%s,code=\"%s\"} %d\n", gpu, []string{"xid_79", ""}[i], i)
+			fmt.Fprintf(&scrape, "gpucdi_gpu_ecc_errors_total{%s,kind=\"uncorrected\"} %d\n", gpu, i)
+		}
+		fmt.Fprintf(&scrape, "gpucdi_build_info{version=\"1\",pod=%q} 1\n", pod)
+	}
+	both := scrape.String()
+	alone := regexp.MustCompile(`.*pod="old".*\n`).ReplaceAllString(both, "")
+	result, err := readers.Prometheus(t.Context(), readers.Scenario{
+		Rules: string(file), Target: map[string]string{"instance": "node", "job": "gpucdi"},
+		Phases: []readers.Phase{{Scrape: both, Duration: 20 * time.Minute}, {Scrape: alone, Duration: 20 * time.Minute}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"GPUUncorrectedErrors 1", "GPUUnhealthy 0"}
+	for i := range result.Alerts {
+		var fire []string
+		for _, a := range result.Alerts[i] {
+			fire = append(fire, a.Name+" "+a.Labels["index"])
+		}
+		slices.Sort(fire)
+		if fire = slices.Compact(fire); !slices.Equal(fire, want) {
+			t.Errorf("in phase %d fire %q, want %q", i, fire, want)
 		}
 	}
 }
