@@ -2,7 +2,9 @@ package agent
 
 import (
 	"log/slog"
-	"slices"
+	"reflect"
+
+	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -17,8 +19,8 @@ type classes struct {
 	files  map[cdi.Class]*cdi.File
 	logged map[cdi.Class]string // latest error, already logged; empty if none
 
-	built    []cdi.Class // wanted classes whose devices the node had at the last write
-	injected []string    // CDI device names to inject along with GPUs
+	built    map[cdi.Class]*specs.Spec // of the wanted classes whose devices the node had at the last write
+	injected []string                  // CDI device names to inject along with GPUs
 }
 
 func newClasses(cfg Config, log *slog.Logger) classes {
@@ -27,7 +29,7 @@ func newClasses(cfg Config, log *slog.Logger) classes {
 
 // write writes the specs of the wanted classes.
 func (c *classes) write(wanted []cdi.Class) {
-	c.built, c.injected = nil, nil
+	c.built, c.injected = map[cdi.Class]*specs.Spec{}, nil
 	for _, class := range wanted {
 		err := c.writeOne(class)
 		if err == nil {
@@ -42,7 +44,7 @@ func (c *classes) writeOne(class cdi.Class) error {
 	if err != nil {
 		return err
 	}
-	c.built = append(c.built, class)
+	c.built[class] = spec
 	if c.files[class] == nil {
 		c.files[class] = cdi.ClassFile(class, c.dir, c.node)
 	}
@@ -65,17 +67,19 @@ func (c *classes) logFailure(class cdi.Class, err error) {
 	c.logged[class] = reason
 }
 
-// stale reports whether specs have to be written, because a class appeared or disappeared, or its spec or one of its
-// device nodes changed.
+// stale reports whether specs have to be written, because a class or one of its devices appeared or disappeared, or its
+// spec or one of its device nodes changed.
 func (c *classes) stale(wanted []cdi.Class) bool {
-	var present []cdi.Class
+	present := 0
 	for _, class := range wanted {
-		if _, err := cdi.BuildClass(cdi.AgentClassKind(class), class, c.node); err == nil {
-			present = append(present, class)
-			if file := c.files[class]; file == nil || file.Stale() {
-				return true
-			}
+		spec, err := cdi.BuildClass(cdi.AgentClassKind(class), class, c.node)
+		if err != nil {
+			continue
+		}
+		present++
+		if !reflect.DeepEqual(spec, c.built[class]) || c.files[class].Stale() {
+			return true
 		}
 	}
-	return !slices.Equal(present, c.built)
+	return present != len(c.built)
 }

@@ -32,9 +32,12 @@ func TestClassDevices(t *testing.T) {
 	if err := errors.Join(
 		unix.Mknod(gdrcopy, unix.S_IFCHR|0o666, int(unix.Mkdev(238, 0))),
 		os.MkdirAll(channels, 0o755),
-		unix.Mknod(channels+"/channel0", unix.S_IFCHR|0o666, int(unix.Mkdev(233, 0))),
 		unix.Mknod(channels+"/channel1", unix.S_IFCHR|0o666, int(unix.Mkdev(233, 1))),
 	); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitClassDevices(t, k, "gpucdi.dev/gdrcopy=all") // and imex-channel has a spec, without the channel that containers get
+	if err := unix.Mknod(channels+"/channel0", unix.S_IFCHR|0o666, int(unix.Mkdev(233, 0))); err != nil {
 		t.Fatal(err)
 	}
 	// With imex-channel, containers get the first channel only.
