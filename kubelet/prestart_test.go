@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -128,6 +129,30 @@ func TestPreStartContainer(t *testing.T) {
 	}
 }
 
+// The kubelet admits pods while many containers wait for their limits.
+func TestAllocateDuringPreStart(t *testing.T) {
+	const waiting = 500
+	r, p, _ := connectLimited(t)
+	first, second := uuid(0)+"::0", uuid(0)+"::1"
+	writeCheckpoint(t, p.cfg.Dir, entry("slow", "main", allocator.GPUResource, first))
+	waits, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer cancel()
+	for range waiting {
+		calls.Go(func() {
+			_, _ = r.client.PreStartContainer(waits, &api.PreStartContainerRequest{DevicesIds: []string{first}}) // canceled
+		})
+	}
+	time.Sleep(100 * time.Millisecond) // most calls are in progress then; the more, the stricter is the test
+	ctx, timeout := context.WithTimeout(t.Context(), testTimeout)
+	defer timeout()
+	_, err := r.client.Allocate(ctx, &api.AllocateRequest{ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: []string{second}}}})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // If the checkpoint was deleted or is damaged, PreStartContainer sends a list, which makes the kubelet rewrite it.
 func TestPreStartContainerWithoutCheckpoint(t *testing.T) {
 	for name, text := range map[string]string{"deleted": "", "damaged": "{"} {
@@ -162,7 +187,11 @@ func connectLimited(t *testing.T) (r registration, p *Plugin, pods func() []stri
 	var mu sync.Mutex
 	var passed []string
 	cfg := testConfig(dir)
-	cfg.PreStart = func(_ context.Context, resource string, pod Pod) error {
+	cfg.PreStart = func(ctx context.Context, resource string, pod Pod) error {
+		if pod.UID == "slow" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
 		if resource != allocator.GPUResource || pod.UID == "refused" {
 			return errors.New("the driver refuses")
 		}

@@ -19,8 +19,9 @@ import (
 // stopTimeout bounds the graceful stop of a server.
 const stopTimeout = time.Second
 
-// maxCalls bounds the concurrent calls on one connection; the kubelet makes only a few.
-const maxCalls = 64
+// maxCalls bounds the concurrent calls on one connection. Each container that waits in PreStartContainer takes one, and
+// must not prevent Allocate, which has no deadline and blocks the kubelet.
+const maxCalls = 1024
 
 // lostError is the loss of a registration that the kubelet had accepted.
 type lostError struct {
