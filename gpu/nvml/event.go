@@ -9,31 +9,48 @@ import (
 
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
+	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
 // drainLimit bounds the number of events that are read from a set without waiting.
 const drainLimit = 1000
 
 // events is an NVML event set with the GPUs that are registered in it. A set contains only events since the
-// registration, so it is replaced only if it fails or the responsive GPUs change.
+// registration, so it is replaced only if it fails or its GPUs change.
 type events struct {
-	set    nvml.EventSet // nil if none
-	gpus   []string      // UUIDs
-	failed bool          // a wait on this set has failed
+	set          nvml.EventSet   // nil if none
+	gpus         []string        // UUIDs
+	unregistered map[string]bool // UUIDs of those whose registration has failed and may succeed later
+	failed       bool            // a wait on this set has failed
+	silent       map[string]bool // UUIDs of the GPUs that no set contains before they respond; see audible
 
 	failing bool      // the last wait has failed, perhaps on a previous set
 	probed  time.Time // when a failed wait last caused an early probe cycle
 }
 
-// registerEvents creates an event set for the responsive GPUs, unless the current set is for the same GPUs and works.
-// Waits on a set with a lost GPU fail immediately and return no events of the others.
-func (w *worker) registerEvents(responsive []gpu.GPU) error {
-	uuids := make([]string, len(responsive))
-	for i, g := range responsive {
+// audible returns the GPUs for an event set. Waits on a set with a lost GPU fail immediately and return no events of the
+// others. A GPU with another failure raises XIDs that explain it, so it is excluded only after a wait has failed.
+func (w *worker) audible(probes []health.Probe, lost []bool) (gpus []gpu.GPU) {
+	silent := map[string]bool{}
+	for i, g := range w.latest.GPUs {
+		if probes[i].Failed != "" && (lost[i] || w.events.failed || w.events.silent[g.UUID]) {
+			silent[g.UUID] = true
+		} else {
+			gpus = append(gpus, g)
+		}
+	}
+	w.events.silent = silent
+	return gpus
+}
+
+// registerEvents creates an event set for the GPUs, unless the current set is for the same GPUs and works.
+func (w *worker) registerEvents(gpus []gpu.GPU) error {
+	uuids := make([]string, len(gpus))
+	for i, g := range gpus {
 		uuids[i] = g.UUID
 	}
 	if w.events.set != nil && !w.events.failed && slices.Equal(uuids, w.events.gpus) {
-		return nil
+		return w.register(w.events.set, slices.DeleteFunc(gpus, func(g gpu.GPU) bool { return !w.events.unregistered[g.UUID] }))
 	}
 	var set nvml.EventSet
 	var ret nvml.Return
@@ -41,11 +58,7 @@ func (w *worker) registerEvents(responsive []gpu.GPU) error {
 	if err != nil || ret != nvml.SUCCESS {
 		return err // the current set keeps the events until the next attempt
 	}
-	err = w.each(indexes(responsive), func(i int) {
-		// Ignore errors: a GPU without events still has probes.
-		_ = w.devices[responsive[i].UUID].RegisterEvents(nvml.EventTypeXidCriticalError, set)
-	})
-	if err != nil {
+	if err := w.register(set, gpus); err != nil {
 		return err
 	}
 	old := w.events
@@ -54,6 +67,24 @@ func (w *worker) registerEvents(responsive []gpu.GPU) error {
 		return nil
 	}
 	return w.replaceSet(old.set)
+}
+
+// register registers GPUs in a set. A GPU whose registration fails still has probes.
+func (w *worker) register(set nvml.EventSet, gpus []gpu.GPU) error {
+	results := make([]nvml.Return, len(gpus))
+	err := w.each(indexes(gpus), func(i int) {
+		results[i] = w.devices[gpus[i].UUID].RegisterEvents(nvml.EventTypeXidCriticalError, set)
+	})
+	if err != nil {
+		return err
+	}
+	w.events.unregistered = map[string]bool{}
+	for i, g := range gpus {
+		if results[i] != nvml.SUCCESS && results[i] != nvml.ERROR_NOT_SUPPORTED {
+			w.events.unregistered[g.UUID] = true
+		}
+	}
+	return nil
 }
 
 // replaceSet reports the remaining events of the previous set and frees it. Events since the registration of the

@@ -10,9 +10,8 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// probe checks that a GPU responds, and reads its error state.
-func (s session) probe(dev nvml.Device) health.Probe {
-	var p health.Probe
+// probe checks that a GPU responds, and reads its error state. lost reports whether the GPU is lost.
+func (s session) probe(dev nvml.Device) (p health.Probe, lost bool) {
 	err := errors.Join(
 		checkReachable(dev),
 		s.probeRecovery(dev, &p),
@@ -22,7 +21,7 @@ func (s session) probe(dev nvml.Device) health.Probe {
 	if err != nil {
 		p.Failed = errorText(err)
 	}
-	return p
+	return p, errors.Is(err, nvml.ERROR_GPU_IS_LOST)
 }
 
 // checkReachable makes a call that requires access to the hardware. GPUs that share the memory of the system do not

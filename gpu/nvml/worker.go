@@ -159,8 +159,8 @@ func (w *worker) unchanged() (bool, error) {
 // probes, so that no unhealthy GPU is advertised in between, and after registering for events, so that no event is
 // missed.
 func (w *worker) probeAll() error {
-	probes := make([]health.Probe, len(w.latest.GPUs))
-	err := w.each(indexes(w.latest.GPUs), func(i int) { probes[i] = w.probe(w.devices[w.latest.GPUs[i].UUID]) })
+	probes, lost := make([]health.Probe, len(w.latest.GPUs)), make([]bool, len(w.latest.GPUs))
+	err := w.each(indexes(w.latest.GPUs), func(i int) { probes[i], lost[i] = w.probe(w.devices[w.latest.GPUs[i].UUID]) })
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (w *worker) probeAll() error {
 	for i, g := range w.latest.GPUs {
 		m.Probes[g.UUID] = probes[i]
 	}
-	if err := w.registerEvents(w.responsive()); err != nil {
+	if err := w.registerEvents(w.audible(probes, lost)); err != nil {
 		return err
 	}
 	if w.pending {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
 // xidCount returns the agent's count of an XID of a GPU.
@@ -122,4 +124,50 @@ func TestXIDsAreCountedExactlyOnce(t *testing.T) {
 	if sets() < 10 {
 		t.Errorf("%d event sets were created, want at least 10", sets())
 	}
+}
+
+// XIDs of a GPU are counted while a call about it fails, and although its first registration for events has failed.
+func TestXIDsOfFailingGPU(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, simdriver.H100x8())
+	gpu := n.uuids()[5]
+	inject := func(function string) {
+		t.Helper()
+		if err := n.driver.InjectFault(simdriver.Fault{GPU: gpu, Func: function, Return: unknownError}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clearFaults := func() {
+		t.Helper()
+		if err := n.driver.ClearFaults(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raise := func(xid int) {
+		t.Helper()
+		if err := n.driver.RaiseXID(gpu, xid); err != nil {
+			t.Fatal(err)
+		}
+		n.awaitXIDs(t, gpu, xid, 1)
+	}
+	const register = "nvmlDeviceRegisterEvents"
+	inject(register)
+	k := startKubelet(t, n.kubeletDir, 2)
+	n.startAgent(t)
+	k.awaitGPUs(t, 8, 8)
+	n.awaitCalls(t, register, 9) // the ninth is the second attempt
+	clearFaults()
+	for start := time.Now(); n.xidCount(t, gpu, 13) == 0; time.Sleep(50 * time.Millisecond) {
+		if err := n.driver.RaiseXID(gpu, 13); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(start) > timeout {
+			t.Fatal("no XID was counted after the GPU could be registered")
+		}
+	}
+
+	inject("nvmlDeviceGetTotalEccErrors")
+	k.awaitGPUs(t, 8, 7)
+	raise(119)
+	clearFaults()
 }
