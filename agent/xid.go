@@ -8,8 +8,9 @@ import (
 	"github.com/gpucdi/gpucdi/gpu/health"
 )
 
-// receiveXID records an XID, and returns whether it made a device unhealthy, which requires a reconcile. Other XIDs
-// require none, because a program can raise thousands per second; the next probe detects any other change of a fault.
+// receiveXID records an XID, and returns whether it made the fault of a device worse, which requires a reconcile: the
+// fault has to be saved. Other XIDs require none, because a program can raise thousands per second; the next probe
+// detects any other change of a fault.
 func (l *loop) receiveXID(x driver.XID, at time.Time) (changed bool) {
 	x.Times = max(1, x.Times)
 	devices := x.MIG
@@ -17,9 +18,8 @@ func (l *loop) receiveXID(x driver.XID, at time.Time) (changed bool) {
 		devices = []string{x.GPU}
 	}
 	for _, uuid := range devices {
-		healthy := l.health.Fault(uuid).None()
-		class := l.health.Event(uuid, x.Code, at)
-		changed = changed || healthy != l.health.Fault(uuid).None()
+		class, worse := l.health.Event(uuid, x.Code, at)
+		changed = changed || worse
 		l.xids.record(x, uuid, class, at)
 	}
 	return changed

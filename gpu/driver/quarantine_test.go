@@ -63,6 +63,25 @@ func TestQuarantineOfUnknownGPU(t *testing.T) {
 	}
 }
 
+// When the set of GPUs has changed, an index may belong to another GPU.
+func TestQuarantineEndsWhenGPUsChange(t *testing.T) {
+	s := &source{quarantined: map[int]quarantineEntry{}, yield: func(r Report) { t.Errorf("unexpected report %v", r) }}
+	s.identify("GPUs a, b and c")
+	s.latest = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}, {UUID: "GPU-c", Index: 2}}}
+	s.quarantined[0] = quarantineEntry{fault("hangs"), 1}
+	s.identify("GPUs a, b and c")
+	if len(s.quarantined) != 1 || s.latest == nil {
+		t.Error("the quarantine ended although the GPUs are the same")
+	}
+	s.identify("GPUs b and c")
+	if len(s.quarantined) > 0 {
+		t.Errorf("quarantine %v", s.quarantined)
+	}
+	if err := s.quarantine([]int{1}, errTest("hangs")); err != nil { // now GPU-c
+		t.Error(err)
+	}
+}
+
 type errTest string
 
 func (e errTest) Error() string { return string(e) }

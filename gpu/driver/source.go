@@ -48,6 +48,7 @@ type source struct {
 	reload   <-chan Config
 	yield    func(Report)
 
+	identity    string                  // see driverIdentity; what the fields below know by index is obsolete if it changes
 	latest      *gpu.Inventory          // as last reported, including quarantined GPUs
 	quarantined map[int]quarantineEntry // by index
 	blocked     []int                   // for the next worker, see process
@@ -95,19 +96,28 @@ func (s *source) runWorker(ctx context.Context) error {
 	if root.NVML == "" {
 		return s.watchJetson(ctx)
 	}
-	identity := driverIdentity(s.cfg.Node, root) // before the worker loads the library
+	s.identify(driverIdentity(s.cfg.Node, root)) // before the worker loads the library
 	p, err := s.start(ctx, root)
 	if err != nil {
 		s.yield(Snapshot{Err: err})
 		return err
 	}
 	defer p.stepLog.file.Close()
-	if err = s.supervise(ctx, root, identity, p); err != nil && ctx.Err() == nil {
+	if err = s.supervise(ctx, root, p); err != nil && ctx.Err() == nil {
 		s.yield(Snapshot{Err: err})
 	}
 	p.kill()
 	defer p.drop()
 	return errors.Join(err, s.reap(ctx, p))
+}
+
+// identify ends the quarantine of all GPUs, and discards the latest inventory, if the driver or the set of GPUs has
+// changed: an index may belong to another GPU now.
+func (s *source) identify(identity string) {
+	if identity != s.identity {
+		s.clearQuarantine()
+		s.identity, s.latest = identity, nil
+	}
 }
 
 func (s *source) start(ctx context.Context, root host.DriverRoot) (*process, error) {
@@ -178,7 +188,7 @@ func (s *source) stuckEnded() <-chan struct{} {
 
 // supervise forwards the reports of a worker until the worker fails, the driver or the config has changed, or the stuck
 // worker has exited: the next worker may then run trials again.
-func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity string, p *process) error {
+func (s *source) supervise(ctx context.Context, root host.DriverRoot, p *process) error {
 	p.blocked, s.blocked = s.blocked, nil
 	s.settings.attach(p.commands, s.cfg.LimitMemory)
 	defer s.settings.detach()
@@ -212,8 +222,7 @@ func (s *source) supervise(ctx context.Context, root host.DriverRoot, identity s
 			}
 			// The worker's data is obsolete if the driver has changed. This is checked once per cycle, so that the
 			// agent does not wake up more often.
-			if m.Probes != nil && driverIdentity(s.cfg.Node, root) != identity {
-				s.clearQuarantine() // the index may belong to another GPU now
+			if m.Probes != nil && driverIdentity(s.cfg.Node, root) != s.identity {
 				return nil
 			}
 			if m.Cycle {

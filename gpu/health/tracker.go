@@ -35,7 +35,7 @@ type state struct {
 	uncorrected    uint64    // uncorrectable ECC errors, as last probed
 	actionRequired bool      // the driver has required a recovery action since the reset fault
 	action         *Recovery // as last probed; nil if not probed yet or not supported
-	restored       bool      // the reset fault was restored: the GPU may have been reset while no agent ran
+	restored       bool      // the reset fault was restored: the GPU may have been reset while no agent ran, or while it was unreadable
 }
 
 const (
@@ -43,28 +43,31 @@ const (
 	remedyReplace = "replace the GPU"
 )
 
-// Event records an XID and returns its class.
-func (t *Tracker) Event(uuid string, xid int, at time.Time) Class {
+// Event records an XID and returns its class. worse reports whether the GPU had no XID of this class or a more severe one.
+func (t *Tracker) Event(uuid string, xid int, at time.Time) (class Class, worse bool) {
 	g := t.of(uuid)
-	class := t.Policy.Class(xid)
+	class = t.Policy.Class(xid)
 	fault := gpu.Fault{Code: gpu.XIDFault(xid), Message: fmt.Sprintf("XID %d", xid)}
 	if x, known := find(xid); known {
 		fault.Message += ": " + x.Text
 	}
 	switch class {
 	case Transient:
+		worse = g.transient.None() && g.reset.None() && g.fatal.None()
 		g.transient, g.lastFault = t.untilQuiet(fault), at
 	case Reset:
+		worse = g.reset.None() && g.fatal.None()
 		fault.Remedy = remedyReset
 		g.reset, g.actionRequired, g.restored = fault, false, false
 		g.lastFault = at
 	case Fatal:
+		worse = g.fatal.None()
 		fault.Remedy = gpu.RemedyReboot
 		g.fatal, g.unreachable = fault, xid == fellOffTheBus
 	case Ignore, Application:
 	}
 	g.updateSince(at)
-	return class
+	return class, worse
 }
 
 // Unresponsive records that a call about the GPU hung or crashed the worker. Unlike a failed probe this does not imply
@@ -146,21 +149,26 @@ func (g *state) updateErrors(p Probe) {
 }
 
 // Gone records that the GPU is missing from the inventory; fault is the reason. It clears all other faults, because the
-// return of the GPU implies a reset. It keeps a fatal XID that explains why the GPU is unreadable.
+// return of the GPU implies a reset. If the GPU is unreadable, perhaps for a moment, it keeps a reset fault, and a fatal
+// XID that explains why.
 func (t *Tracker) Gone(uuid string, fault gpu.Fault, at time.Time) {
 	g := t.of(uuid)
 	missing := state{since: g.since, fatal: fault, unreachable: true}
-	if _, isXID := xidOf(g.fatal.Code); isXID && fault.Code == gpu.FaultUnreadable {
-		missing.fatal, missing.unresponsive = g.fatal, fault
+	if fault.Code == gpu.FaultUnreadable {
+		missing.reset, missing.uncorrected = g.reset, g.uncorrected
+		if _, isXID := xidOf(g.fatal.Code); isXID {
+			missing.fatal, missing.unresponsive = g.fatal, fault
+		}
 	}
 	*g = missing
 	g.updateSince(at)
 }
 
-// Returned records that a GPU that was Gone is in the inventory again. It clears all faults.
+// Returned records that a GPU that was Gone is in the inventory again. It clears all faults, except a reset fault of a
+// GPU that was only unreadable: it may have been reset meanwhile, or not.
 func (t *Tracker) Returned(uuid string, at time.Time) {
 	g := t.of(uuid)
-	*g = state{lastFault: at}
+	*g = state{since: g.since, lastFault: at, reset: g.reset, uncorrected: g.uncorrected, restored: !g.reset.None()}
 	g.updateSince(at)
 }
 

@@ -137,6 +137,25 @@ func TestTracker(t *testing.T) {
 			{0, xid(9999), "XID 9999"},
 			{0, unreadable, "GPU is lost"},
 		}},
+		{"an unreadable GPU keeps a reset fault", health.Policy{}, []step{
+			{0, xid(119), "XID 119"},
+			{0, unreadable, "GPU is lost; XID 119"},
+			{time.Hour, returned, "XID 119"},
+			{time.Second, pass, "XID 119"},
+			{time.Minute, pass, ""},
+		}},
+		{"an unreadable GPU with errors keeps a reset fault until it is reset", health.Policy{}, []step{
+			{0, probe(uncorrected(2)), "2 uncorrectable"},
+			{0, unreadable, "GPU is lost"},
+			{time.Hour, returned, "2 uncorrectable"},
+			{time.Hour, probe(uncorrected(2)), "2 uncorrectable"},
+			{time.Second, probe(uncorrected(0)), ""},
+		}},
+		{"a GPU that was gone was reset", health.Policy{}, []step{
+			{0, xid(119), "XID 119"},
+			{0, gone, "gone"},
+			{0, returned, ""},
+		}},
 		{"GPU off the bus must respond for a quiet period", health.Policy{}, []step{
 			{0, xid(79), "fallen off the bus"},
 			{time.Hour, pass, "fallen off the bus"},
@@ -252,6 +271,19 @@ func TestCatalog(t *testing.T) {
 		last = x.Code
 		if got := (health.Policy{}).Class(x.Code); got != x.Class || x.Text == "" {
 			t.Errorf("XID %d: %s, %q", x.Code, got, x.Text)
+		}
+	}
+}
+
+// A more severe XID than before makes a fault worse, and others do not, so that a flood of them causes no reconciles.
+func TestWorseXIDs(t *testing.T) {
+	tracker := health.Tracker{Policy: health.Policy{Fatal: []int{200}}}
+	for i, tc := range []struct {
+		xid   int
+		worse bool
+	}{{13, false}, {9999, true}, {9998, false}, {95, true}, {9999, false}, {119, false}, {200, true}, {79, false}, {95, false}} {
+		if _, worse := tracker.Event(uuid, tc.xid, time.Unix(0, 0)); worse != tc.worse {
+			t.Errorf("event %d, XID %d: worse %t", i, tc.xid, worse)
 		}
 	}
 }
