@@ -142,7 +142,9 @@ func TestValues(t *testing.T) {
 		{"config.health.quietPeriod=5m", []string{"    health:\n      quietPeriod: 5m"}, nil},
 		{`config={"resources":[{"name":"nvidia.com/gpu","replicas":4}]}`, []string{"name: nvidia.com/gpu\n", "replicas: 4\n"}, nil},
 		{"config.cdi.hook=/opt/gpucdi/gpucdi-hook", []string{"initContainers:", "mv /hook/.new /hook/gpucdi-hook", "path: /opt/gpucdi, type"}, nil},
+		{"config.nodes[0].section=a,config.nodes[0].cdi.hook=/opt/gpucdi/hook", []string{"mv /hook/.new /hook/hook", "path: /opt/gpucdi, type"}, nil},
 		{"config.mig.strategy=none", nil, []string{"initContainers:", "name: hook"}},
+		{"cdiDir=/var/cdi/dynamic", []string{"{name: GPUCDI_CDI_DIR, value: /var/cdi/dynamic}", "{name: cdi, mountPath: /var/cdi/dynamic}", "path: /var/cdi/dynamic, type"}, nil},
 
 		// Without DRA, none of its flags, mounts, permissions and objects are rendered.
 		{"dra.enabled=false", []string{"mountPath: /var/lib/kubelet/device-plugins"}, []string{"dra", "resource.k8s.io", "ValidatingAdmissionPolicy", "plugins_registry"}},
@@ -547,6 +549,7 @@ func TestConflictingValues(t *testing.T) {
 		"config.allocation.mode=dra":                                                                   {"dra.enabled"},
 		"config.nodes[0].section=a,config.nodes[0].allocation.mode=dra":                                {"dra.enabled"},
 		"config.resources[0].name=nvidia.com/gpu,config.resources[0].mode=dra":                         {"dra.enabled"},
+		"config.cdi.hook=/opt/a,config.nodes[0].section=a,config.nodes[0].cdi.hook=/opt/b":             {"cdi.hook in config has several paths"},
 		"createNamespace=true":                                                                         {"createNamespace requires namespaceOverride"},
 		"createNamespace=true,namespaceOverride=default":                                               {"createNamespace requires namespaceOverride"},
 		"existingConfigMap=a,config.allocation.mode=dra":                                               {"existingConfigMap and config", "dra.enabled"},

@@ -36,6 +36,13 @@ app.kubernetes.io/instance: {{ quote .Release.Name }}
 {{- if $used }}true{{ end -}}
 {{- end }}
 
+{{- /* The different paths of the hook in the config, separated by spaces. */ -}}
+{{- define "gpucdi.hooks" -}}
+{{- $paths := list (dig "cdi" "hook" "" .Values.config) -}}
+{{- range .Values.config.nodes }}{{ $paths = append $paths (dig "cdi" "hook" "" .) }}{{ end -}}
+{{- join " " (uniq (compact $paths)) -}}
+{{- end }}
+
 {{- /* "true" if a section of the config selects nodes by label. */ -}}
 {{- define "gpucdi.byLabel" -}}
 {{- $found := false -}}
