@@ -162,24 +162,13 @@ func (l *loop) audit() {
 // auditOf compares containers with their allocations.
 func (s *snapshot) auditOf(containers []runtime.Container, checkpoint kubelet.Checkpoint, prepared []kubelet.PreparedClaim, holders []kubelet.Holder) runtime.Audit {
 	numbers := s.deviceNumbers()
-	allocations := withMonitors(kubelet.Allocations(cdi.AgentKind, checkpoint, prepared, holders), slices.Collect(maps.Keys(numbers)))
+	allocations := kubelet.Allocations(cdi.AgentKind, slices.Collect(maps.Keys(numbers)), checkpoint, prepared, holders)
 	return runtime.NewAudit(containers, allocations, numbers)
 }
 
 // deviceNumbers returns the numbers of the device nodes of GPUs and MIG devices that are not excluded, by UUID.
 func (s *snapshot) deviceNumbers() map[string][]uint64 {
 	return s.plan.parts.DeviceNumbers(s.config.Policy().Excluded(s.plan.inventory)...)
-}
-
-// withMonitors allocates all devices to the containers that have the monitor.
-func withMonitors(allocations runtime.Allocations, all []string) runtime.Allocations {
-	return func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
-		allocated, viaCDI = allocations(podUID, namespace, pod, container)
-		if slices.Contains(allocated, allocator.MonitorID) {
-			allocated = all
-		}
-		return allocated, viaCDI
-	}
 }
 
 // foreign returns the devices that containers outside Kubernetes use, if the config respects them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,7 +48,8 @@ func (e *examination) containers(ctx context.Context) []Finding {
 			findings = warn(check, "containers with claims may lack their GPUs: "+gpu.OneLine(err), "")
 		}
 	}
-	return e.compare(running, kubelet.Allocations(cdi.AgentKind, checkpoint, claims, holders), findings...)
+	all := slices.Collect(maps.Keys(e.deviceNumbers()))
+	return e.compare(running, kubelet.Allocations(cdi.AgentKind, all, checkpoint, claims, holders), findings...)
 }
 
 // compare compares the GPUs of containers, except privileged ones, with their allocations. It adds its findings to those
@@ -55,8 +57,7 @@ func (e *examination) containers(ctx context.Context) []Finding {
 func (e *examination) compare(running []runtime.Container, allocations runtime.Allocations, findings ...Finding) []Finding {
 	const check = checkContainers
 	running = slices.DeleteFunc(running, func(c runtime.Container) bool { return c.Privileged })
-	excluded := e.settings.Policy().Excluded(e.snapshot.Inventory)
-	audit := runtime.NewAudit(running, allocations, e.inspected.DeviceNumbers(excluded...))
+	audit := runtime.NewAudit(running, allocations, e.deviceNumbers())
 	for _, use := range audit.Lacking {
 		findings = append(findings, fail(check, fmt.Sprintf("%s lacks %s, which is allocated to it", use, strings.Join(use.GPUs, ", ")),
 			"delete its pod; the container was created while CDI was disabled")...)
@@ -68,6 +69,11 @@ func (e *examination) compare(running []runtime.Container, allocations runtime.A
 		return findings
 	}
 	return pass(check, fmt.Sprintf("%d unprivileged containers have exactly their allocated GPUs", len(running)))
+}
+
+// deviceNumbers returns the numbers of the device nodes of GPUs and MIG devices that are not excluded, by UUID.
+func (e *examination) deviceNumbers() map[string][]uint64 {
+	return e.inspected.DeviceNumbers(e.settings.Policy().Excluded(e.snapshot.Inventory)...)
 }
 
 // kubeletRoot returns the kubelet's root directory on the node.

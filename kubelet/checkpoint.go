@@ -116,17 +116,19 @@ func (c *Checkpoint) parse(data []byte) error {
 // its pods, because the checkpoint of claims does not name containers. They are in viaCDI if they are in holders, the
 // response of the pod resources API, and the claim has a single request: the API lists all devices of a claim for each
 // container that uses the claim, including those of requests that the container does not use.
-func Allocations(kind string, c Checkpoint, claims []PreparedClaim, holders []Holder) func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
+//
+// A container with the monitor has the devices in all.
+func Allocations(kind string, all []string, c Checkpoint, claims []PreparedClaim, holders []Holder) func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
 	return func(podUID, namespace, pod, container string) (allocated, viaCDI []string) {
 		for _, claim := range claims {
 			if slices.Contains(claim.Pods, podUID) {
-				all, certain := claim.devices(kind, func(d PreparedDevice) bool {
+				devices, certain := claim.devices(kind, func(d PreparedDevice) bool {
 					return slices.ContainsFunc(holders, func(h Holder) bool {
 						return h.Container == container && h.Pod == pod && h.Namespace == namespace &&
 							h.Claim == claim.Name && h.Resource == d.Driver && h.Device == d.Name
 					})
 				})
-				allocated, viaCDI = append(allocated, all...), append(viaCDI, certain...)
+				allocated, viaCDI = append(allocated, devices...), append(viaCDI, certain...)
 			}
 		}
 		for _, h := range c.Holders {
@@ -134,6 +136,10 @@ func Allocations(kind string, c Checkpoint, claims []PreparedClaim, holders []Ho
 				continue
 			}
 			device := allocator.DeviceOf(h.Device)
+			if device == allocator.MonitorID {
+				allocated = append(allocated, all...)
+				continue
+			}
 			allocated = append(allocated, device)
 			if slices.ContainsFunc(h.CDI, func(name string) bool { return refersTo(name, kind, device) }) {
 				viaCDI = append(viaCDI, device)

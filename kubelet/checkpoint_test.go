@@ -207,7 +207,12 @@ func TestAllocations(t *testing.T) {
 		{Namespace: "ns", Pod: "name", Container: "main", Claim: "nic", Resource: driver, Device: "gpu-l"}, // it may use only the NIC
 		{Namespace: "ns", Pod: "name", Container: "main", Claim: "g", Resource: driver, Device: "gpu-g"},   // of a pod with the same name
 	}
-	allocated, viaCDI := Allocations("gpucdi.dev/gpu", c, claims, holders)("pod", "ns", "name", "main")
+	c.Holders = append(c.Holders, Holder{PodUID: "pod", Container: "monitor", Device: "monitor::0", CDI: []string{"gpucdi.dev/gpu=monitor"}})
+	allocations := Allocations("gpucdi.dev/gpu", []string{"GPU-x", "GPU-y"}, c, nil, nil)
+	if allocated, _ := allocations("pod", "ns", "name", "monitor"); !slices.Equal(allocated, []string{"GPU-x", "GPU-y"}) {
+		t.Errorf("a monitor is allocated %v", allocated)
+	}
+	allocated, viaCDI := Allocations("gpucdi.dev/gpu", nil, c, claims, holders)("pod", "ns", "name", "main")
 	if !slices.Equal(allocated, []string{"GPU-a", "GPU-b", "GPU-c", "GPU-f", "GPU-h", "GPU-i", "GPU-j", "GPU-k", "GPU-l"}) || !slices.Equal(viaCDI, []string{"GPU-a", "GPU-f", "GPU-h"}) {
 		t.Errorf("got %v, %v", allocated, viaCDI)
 	}

@@ -42,6 +42,9 @@ func monitoringPods(t *testing.T, c *cluster) {
 	if containers := c.status(t); strings.Contains(containers, "not allocated") {
 		t.Errorf("gpucdi status reports that the monitor uses GPUs not allocated to it:\n%s", containers)
 	}
+	if findings := c.doctor(t); strings.Contains(findings, "not allocated") {
+		t.Errorf("gpucdi doctor reports that the monitor uses GPUs not allocated to it:\n%s", findings)
+	}
 
 	removed, err := c.driver.Remove(all[3])
 	if err != nil {
