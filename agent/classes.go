@@ -2,9 +2,7 @@ package agent
 
 import (
 	"log/slog"
-	"reflect"
-
-	specs "tags.cncf.io/container-device-interface/specs-go"
+	"slices"
 
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -19,8 +17,8 @@ type classes struct {
 	files  map[cdi.Class]*cdi.File
 	logged map[cdi.Class]string // latest error, already logged; empty if none
 
-	built    map[cdi.Class]*specs.Spec // of the wanted classes whose devices the node had at the last write
-	injected []string                  // CDI device names to inject along with GPUs
+	built    []cdi.Class // wanted classes whose devices the node had at the last write
+	injected []string    // CDI device names to inject along with GPUs
 }
 
 func newClasses(cfg Config, log *slog.Logger) classes {
@@ -29,7 +27,7 @@ func newClasses(cfg Config, log *slog.Logger) classes {
 
 // write writes the specs of the wanted classes.
 func (c *classes) write(wanted []cdi.Class) {
-	c.built, c.injected = map[cdi.Class]*specs.Spec{}, nil
+	c.built, c.injected = nil, nil
 	for _, class := range wanted {
 		err := c.writeOne(class)
 		if err == nil {
@@ -44,7 +42,7 @@ func (c *classes) writeOne(class cdi.Class) error {
 	if err != nil {
 		return err
 	}
-	c.built[class] = spec
+	c.built = append(c.built, class)
 	if c.files[class] == nil {
 		c.files[class] = cdi.ClassFile(class, c.dir, c.node)
 	}
@@ -70,16 +68,14 @@ func (c *classes) logFailure(class cdi.Class, err error) {
 // stale reports whether specs have to be written, because a class or one of its devices appeared or disappeared, or its
 // spec or one of its device nodes changed.
 func (c *classes) stale(wanted []cdi.Class) bool {
-	present := 0
+	var present []cdi.Class
 	for _, class := range wanted {
-		spec, err := cdi.BuildClass(cdi.AgentClassKind(class), class, c.node)
-		if err != nil {
-			continue
-		}
-		present++
-		if !reflect.DeepEqual(spec, c.built[class]) || c.files[class].Stale() {
-			return true
+		if spec, err := cdi.BuildClass(cdi.AgentClassKind(class), class, c.node); err == nil {
+			present = append(present, class)
+			if file := c.files[class]; file == nil || file.Stale() || !file.Has(spec) {
+				return true
+			}
 		}
 	}
-	return present != len(c.built)
+	return !slices.Equal(present, c.built)
 }

@@ -89,6 +89,12 @@ func (f *File) Verify() error {
 // because it exceeds a limit or this process may not read it. Runtimes have no such limits.
 func (f *File) Unchecked() error { return f.foreign.unchecked() }
 
+// Has reports whether the file has the content that a Put of spec would write.
+func (f *File) Has(spec *specs.Spec) bool {
+	data, err := f.format.Marshal(spec)
+	return err == nil && f.hasContent(data)
+}
+
 // Stale reports whether another Put is necessary, because the file, conflicting specs, or host files that the spec
 // depends on have changed since the last Put, or because that Put did not verify the file.
 func (f *File) Stale() bool {
