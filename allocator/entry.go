@@ -116,7 +116,7 @@ type Entry struct {
 	joins     Joins        // of the last claim that has ended, or may have
 
 	// Progress of the release, by the clock of Next.
-	withdrawn  time.Time // when it stopped being available or, if it never was, started to drain; at the earliest the start of the agent; zero before
+	withdrawn  time.Time // when it stopped being available, or got a fault while it drained; otherwise when it started to drain; at the earliest the start of the agent; zero before
 	processed  time.Time // when the kubelet had processed its withdrawal, or the API server had acknowledged it; zero before
 	unrecorded time.Time // when the kubelet's records, or for the slice the prepared claims, were proved to lack it; zero if not proved
 	claim      string    // name of the claim that prevents the release of an entry of the slice, for messages

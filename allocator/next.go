@@ -188,7 +188,7 @@ func (n *next) offer(e *Entry, w Want) {
 	}
 	e.Fault, e.Drain = w.Fault, Drain{}
 	if !w.Fault.None() {
-		if e.State != StateUnavailable {
+		if e.State == StateAvailable || e.State == StateDraining {
 			e.withdrawn, e.processed = n.now, time.Time{}
 		}
 		e.State = StateUnavailable
