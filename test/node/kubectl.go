@@ -20,8 +20,11 @@ import (
 // apiServer is the address of the API server in the box, for the components on the node.
 const apiServer = "127.0.0.1:443"
 
-// adminConfig is the path in the box of the kubeconfig of the cluster's admin.
-const adminConfig = "/root/.kube/config"
+// adminConfig is the path in the box of the kubeconfig of the cluster's admin, who is root there.
+const (
+	adminHome   = "/root"
+	adminConfig = adminHome + "/.kube/config"
+)
 
 // Kubectl runs kubectl as the cluster's admin and returns its stdout. The error contains its stderr. The first argument is
 // the command, one of newKubectl; the only global flag is --namespace.
