@@ -61,7 +61,7 @@ type computeLimits struct {
 
 	changing chan struct{}        // has a value while servers or compute modes are changed, and while the fields below are used
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
-	failed   map[string]bool      // GPUs whose server failed the latest probe, by UUID
+	failed   map[string]error     // of the latest probe of a server, by UUID of its GPU
 	started  map[string]time.Time // when a container with a replica was last about to start, by UUID of its GPU
 }
 
@@ -80,7 +80,7 @@ func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *
 	c := &computeLimits{
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: control,
 		settings: &a.settings, gate: gate, latest: a.latest.Load, log: a.log,
-		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]error{},
 		started: map[string]time.Time{}, changed: newExclusiveGPUs(a.cfg.StateDir, a.log),
 	}
 	if client != nil {
@@ -141,8 +141,8 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 		case d.Admin:
 		case d.MPSPercentage != 0:
 			err = c.limitClaim(ctx, r.UID, d)
-		case c.isCeiled(d.ID): // the claim has all of the GPU
-			err = c.alone(ctx, func() error { return c.setMode(ctx, d.ID, gpu.ComputeModeDefault) })
+		case c.isCeiled(d.ID): // the claim has all of the GPU, and its memory, which a server of earlier claims uses
+			err = c.alone(ctx, func() error { return c.endServer(ctx, d.ID) })
 		}
 		if err != nil {
 			return err
@@ -255,8 +255,8 @@ func (c *computeLimits) setMode(ctx context.Context, uuid string, mode gpu.Compu
 	return nil
 }
 
-// release implements dra.Config.ReleaseCompute. The server of a GPU ends with the last claim that uses it, so that a
-// server that hangs is replaced.
+// release implements dra.Config.ReleaseCompute. The server of a GPU remains until a check finds it unused: after a forced
+// deletion, containers of the claim may still run, and would get all of the GPU.
 func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 	var errs []error
 	for _, d := range r.Devices {
@@ -267,18 +267,10 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 		if err != nil {
 			continue // it was never applied
 		}
-		errs = append(errs, c.alone(ctx, func() error { return c.releaseClaim(ctx, client) }))
+		errs = append(errs, cdi.RemoveMPSClient(c.specDir, client.kind, client.name),
+			c.alone(ctx, func() error { return c.control.Remove(ctx, client.share) }))
 	}
 	return errors.Join(errs...)
-}
-
-// releaseClaim must be called by alone.
-func (c *computeLimits) releaseClaim(ctx context.Context, client client) error {
-	errs := []error{cdi.RemoveMPSClient(c.specDir, client.kind, client.name)}
-	if c.claimed(client.share.GPU, client.name) {
-		return errors.Join(append(errs, c.control.Remove(ctx, client.share))...)
-	}
-	return errors.Join(append(errs, c.endServer(ctx, client.share.GPU))...)
 }
 
 // endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which nothing
@@ -291,14 +283,6 @@ func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 		err = c.changed.remove(uuid) // other outlets get the GPU from now on
 	}
 	return errors.Join(err, c.control.RemoveServer(ctx, uuid))
-}
-
-// claimed reports whether a prepared claim other than the one with a UID has a GPU, even if its record is lost.
-func (c *computeLimits) claimed(uuid, except string) bool {
-	return slices.ContainsFunc(c.users(uuid), func(uid string) bool { return uid != except }) ||
-		slices.ContainsFunc(c.gate.Claims(), func(claim allocator.Claim) bool {
-			return claim.UID != except && slices.Contains(claim.Devices, uuid)
-		})
 }
 
 // users returns the UIDs of the claims that use a GPU through MPS.

@@ -58,7 +58,7 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 		podName: func(context.Context, string) (string, string, error) { return "default", "pod", nil },
 		started: map[string]time.Time{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state"), slog.New(slog.DiscardHandler)),
 		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
-		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]bool{},
+		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]error{},
 	}
 	return n
 }
@@ -160,6 +160,21 @@ func (n *ceiledNode) IfPrepared(uid string, do func(dra.Record) error) error {
 	return nil
 }
 
+// ledger returns a ledger in which the GPU is available to claims.
+func (n *ceiledNode) ledger() allocator.Ledger {
+	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
+	shares := allocator.DefaultShares()
+	shares.Compute = allocator.ComputeCeiling
+	policy := allocator.Policy{Mode: allocator.ModeDRA, Rules: allocator.Rules{{Name: allocator.GPUResource, Share: allocator.ShareMemory}}, Shares: shares}
+	resources := allocator.Plan(inv, cdi.AgentKind, policy)
+	now := time.Now()
+	l, _ := allocator.Next(allocator.Start(nil, true, now), allocator.Observation{
+		Wanted: allocator.Wants(resources, inv, func(string) bool { return true }), Present: allocator.PresentIn(inv),
+		Checkpoint: &allocator.Checkpoint{Requested: now, Received: now}, Runtime: &allocator.Runtime{Requested: now, Received: now},
+	}, now)
+	return l
+}
+
 // prepare checks the pod of a claim with a part of the GPU, adds a record, and limits the claim.
 func (n *ceiledNode) prepare(uid string, percentage int) error {
 	if err := n.limits.checkPods(n.Context(), "default", []dra.Pod{{Name: "pod", UID: "pod-uid"}}); err != nil {
@@ -176,6 +191,14 @@ func (n *ceiledNode) unprepare(uid string) error {
 	err := n.limits.release(n.Context(), n.records[i])
 	n.records = slices.Delete(slices.Clone(n.records), i, i+1)
 	return err
+}
+
+// maintain makes a check, which must find no fault.
+func (n *ceiledNode) maintain() {
+	n.Helper()
+	if faults := n.limits.check(n.Context(), nil); len(faults) > 0 {
+		n.Errorf("faults %v", faults)
+	}
 }
 
 // check checks the namespaces, the CDI specs, the compute mode, and whether the server runs.
@@ -212,6 +235,40 @@ func TestComputeLimits(t *testing.T) {
 	if err := n.unprepare("b"); err != nil {
 		t.Error(err)
 	}
+	n.maintain()
+	n.check(gpu.ComputeModeDefault)
+}
+
+// After a forced deletion, the kubelet unprepares a claim before its containers end. Until the ledger has the GPU as
+// unused, their programs do not get all of it. Then another claim can have all of it, and its memory.
+func TestCeilingOutlivesClaim(t *testing.T) {
+	n := newCeiledNode(t)
+	n.limits.gate.Advertise(n.ledger())
+	claim := allocator.Claim{UID: "a", Devices: []string{"GPU-a"}, Amounts: map[string]allocator.Amount{"GPU-a": {Cores: 25, Memory: 1 << 30}}}
+	if err := errors.Join(n.limits.gate.Prepare(claim), n.prepare("a", 25), n.unprepare("a")); err != nil {
+		t.Fatal(err)
+	}
+	n.limits.gate.Unprepare("a")
+	kept := func(server bool, mode gpu.ComputeMode) {
+		t.Helper()
+		n.limits.check(t.Context(), nil)
+		if len(n.shares) > 0 || n.mode != mode || n.server != server {
+			t.Errorf("shares %v, compute mode %s, server %t", n.shares, n.mode, n.server)
+		}
+	}
+	kept(true, gpu.ComputeModeExclusiveProcess)
+	n.server, n.mode = false, gpu.ComputeModeDefault // the daemon and the driver were restarted
+	kept(true, gpu.ComputeModeExclusiveProcess)
+	n.server, n.problem = false, mps.ErrNotRunning
+	kept(false, gpu.ComputeModeProhibited)
+	n.problem = nil
+	kept(true, gpu.ComputeModeExclusiveProcess)
+
+	n.limits.gate = allocator.NewGate(time.Now)
+	n.limits.gate.Advertise(n.ledger())
+	if err := n.limits.limit(t.Context(), dra.Record{UID: "b", Devices: []dra.Device{{ID: "GPU-a"}}}); err != nil {
+		t.Error(err)
+	}
 	n.check(gpu.ComputeModeDefault)
 }
 
@@ -240,14 +297,10 @@ func TestComputeLimitsRestored(t *testing.T) {
 	if err := os.RemoveAll(n.limits.specDir); err != nil {
 		t.Fatal(err)
 	}
-	if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
-		t.Errorf("faults %v", faults)
-	}
+	n.maintain()
 	n.check(gpu.ComputeModeExclusiveProcess, "a")
 	n.records = nil // a claim was unprepared, but its limit could not be removed
-	if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
-		t.Errorf("faults %v", faults)
-	}
+	n.maintain()
 	n.check(gpu.ComputeModeDefault)
 }
 
@@ -303,8 +356,8 @@ func TestReplacedPodIsNotLimited(t *testing.T) {
 	}
 }
 
-// What a failure at the end of the last claim leaves behind is removed by a later check, even if the config no longer
-// shares the GPU through MPS.
+// What a failure after the end of the last claim leaves behind is removed by a later check, even if the config no longer
+// shares the GPU through MPS. The compute mode is reset even if MPS does not respond.
 func TestComputeLimitsResetLater(t *testing.T) {
 	for name, fail := range map[string]func(n *ceiledNode, err error){
 		"MPS":          func(n *ceiledNode, err error) { n.problem = err },
@@ -316,17 +369,16 @@ func TestComputeLimitsResetLater(t *testing.T) {
 				t.Fatal(err)
 			}
 			fail(n, errors.New("no response"))
-			if err := n.unprepare("a"); err == nil {
-				t.Error("no error")
-			}
-			if n.problem != nil && n.mode != gpu.ComputeModeDefault {
-				t.Errorf("compute mode %s while MPS does not respond", n.mode)
+			if err := n.unprepare("a"); (err == nil) != (n.problem == nil) {
+				t.Errorf("error %v", err)
 			}
 			n.limits.latest().plan.resources = nil
-			fail(n, nil)
-			if faults := n.limits.check(t.Context(), nil); len(faults) > 0 {
-				t.Errorf("faults %v", faults)
+			n.limits.check(t.Context(), nil)
+			if (n.mode == gpu.ComputeModeDefault) != (n.modeErr == nil) {
+				t.Errorf("compute mode %s", n.mode)
 			}
+			fail(n, nil)
+			n.maintain()
 			n.check(gpu.ComputeModeDefault)
 		})
 	}
@@ -354,16 +406,7 @@ func TestMPSPercentage(t *testing.T) {
 	if got := n.limits.percentage("GPU-a", quarter, 0, 100); got != 0 {
 		t.Errorf("%d for a GPU that is not advertised", got)
 	}
-	inv := &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 80 << 30, MemoryLimits: gpu.MemoryLimitsSupported}}}
-	shares := allocator.DefaultShares()
-	shares.Compute = allocator.ComputeCeiling
-	policy := allocator.Policy{Mode: allocator.ModeDRA, Rules: allocator.Rules{{Name: allocator.GPUResource, Share: allocator.ShareMemory}}, Shares: shares}
-	resources := allocator.Plan(inv, cdi.AgentKind, policy)
-	now := time.Now()
-	ledger, _ := allocator.Next(allocator.Start(nil, true, now), allocator.Observation{
-		Wanted: allocator.Wants(resources, inv, func(string) bool { return true }), Present: allocator.PresentIn(inv),
-	}, now)
-	n.limits.gate.Advertise(ledger)
+	n.limits.gate.Advertise(n.ledger())
 	for _, tc := range []struct {
 		amount                 allocator.Amount
 		ceiling, maximum, want int

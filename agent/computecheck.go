@@ -98,7 +98,7 @@ func (c *computeLimits) keepRestricted(ctx context.Context, uuid string, problem
 	defer cancel()
 	return c.alone(ctx, func() error {
 		switch {
-		case len(c.users(uuid)) == 0 && !c.replicated(uuid):
+		case len(c.users(uuid)) == 0 && !c.replicated(uuid) && (!c.changed.has(uuid) || c.unused(uuid)):
 			return nil
 		case errors.Is(problem, mps.ErrNotRunning):
 			return c.restrict(ctx, uuid, gpu.ComputeModeProhibited)
@@ -156,7 +156,7 @@ func (c *computeLimits) checkGPU(ctx context.Context, uuid string) error {
 	defer cancel()
 	users, replicated := c.users(uuid), c.replicated(uuid)
 	if len(users) == 0 && !replicated {
-		return c.endIdle(limited, uuid)
+		return c.alone(limited, func() error { return c.checkLeftover(limited, uuid) })
 	}
 	var errs []error
 	if replicated {
@@ -195,8 +195,8 @@ func (c *computeLimits) probeServer(ctx, commands context.Context, uuid string) 
 		case !c.isUsed(uuid): // the server may have ended during the call
 			return nil
 		case problem != nil:
-			c.failed[uuid] = true
-			return fmt.Errorf("calling CUDA through MPS: %w; the GPU recovers when a later call succeeds, or the pods that share it have ended", problem)
+			c.failed[uuid] = fmt.Errorf("calling CUDA through MPS: %w; the GPU recovers when a later call succeeds, or the pods that share it have ended", problem)
+			return c.failed[uuid]
 		}
 		c.probed[uuid] = time.Now()
 		delete(c.failed, uuid)
@@ -209,15 +209,22 @@ func (c *computeLimits) isUsed(uuid string) bool {
 	return len(c.users(uuid)) > 0 || c.replicated(uuid) && c.inUse(uuid)
 }
 
-// endIdle ends a server without users and resets the compute mode. A server can lack users, for example, because the
-// daemon did not respond when the last claim was released.
-func (c *computeLimits) endIdle(ctx context.Context, uuid string) error {
-	return c.alone(ctx, func() error {
-		if c.claimed(uuid, "") || c.replicated(uuid) || c.latest().offers == nil || c.inUse(uuid) {
-			return nil
-		}
+// checkLeftover ends a server without clients and resets the compute mode, once the GPU is unused. Until then it keeps the
+// server, so that containers of ended claims do not get all of the GPU. It must be called by alone.
+func (c *computeLimits) checkLeftover(ctx context.Context, uuid string) error {
+	switch {
+	case c.unused(uuid):
 		return c.endServer(ctx, uuid)
-	})
+	case c.failed[uuid] == nil && c.changed.has(uuid):
+		return c.withServer(ctx, uuid, func() error { return c.control.EnsureServer(ctx, uuid) })
+	}
+	return c.failed[uuid]
+}
+
+// unused reports whether neither a claim nor a container may use a GPU through MPS, even if the record of the claim is
+// lost.
+func (c *computeLimits) unused(uuid string) bool {
+	return len(c.users(uuid)) == 0 && !c.replicated(uuid) && c.latest().offers != nil && c.gate.Unused(uuid) && !c.inUse(uuid)
 }
 
 // prune removes the CDI specs of claims that are not prepared, and of replicas that are not in the ledger. The error

@@ -126,7 +126,7 @@ func (c *computeLimits) serve(ctx context.Context, uuid string) error {
 	if !c.replicated(uuid) { // no longer
 		return nil
 	}
-	if c.failed[uuid] && !c.inUse(uuid) {
+	if c.failed[uuid] != nil && !c.inUse(uuid) {
 		if err := c.control.RemoveServer(ctx, uuid); err != nil {
 			return err
 		}

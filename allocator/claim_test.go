@@ -349,6 +349,33 @@ func TestEndedShare(t *testing.T) {
 	s.prepares(shareClaim("c", 40, 1<<30))
 }
 
+// A shared GPU is unused once no claim is prepared, and the containers of all earlier ones have ended.
+func TestUnusedShare(t *testing.T) {
+	s := newSliceAgent(t)
+	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
+	unused := func(want bool) {
+		t.Helper()
+		if got := s.gate.Unused(gpu0); got != want {
+			t.Errorf("unused: %t", got)
+		}
+	}
+	unused(true)
+	s.prepares(shareClaim("a", 40, 20<<30))
+	unused(false)
+	s.next()
+	s.sandboxes = map[string]time.Time{"pod-a": s.now}
+	s.gate.Unprepare("a")
+	unused(false)
+	for range 5 {
+		s.next()
+		unused(false)
+	}
+	s.sandboxes = nil
+	s.next()
+	s.next()
+	unused(true)
+}
+
 // The pod of an ended claim holds the part of that claim while it has a sandbox, also if it has another claim.
 func TestEndedShareOfPodWithTwoClaims(t *testing.T) {
 	s := newSliceAgent(t)

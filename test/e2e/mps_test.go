@@ -170,6 +170,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 		t.Errorf("the metrics lack %s", want)
 	}
 	brokenServers(t, c, second)
+	outlivingContainer(t, c)
 }
 
 // brokenServers kills a program of pod first, after which the server of the GPU hangs, as servers do if a program is
@@ -202,6 +203,36 @@ func brokenServers(t *testing.T, c *cluster, gpu string) {
 	c.retry(t, "vanished")
 	c.awaitPhase(t, "vanished", "Running")
 	c.seesMultiprocessors(t, "vanished", "", "0 32")
+	c.remove(t, "vanished")
+}
+
+// outlivingContainer deletes the only pod with a part of a GPU by force. The kubelet unprepares its claim, and the
+// container runs for its grace period, in which its programs do not get the GPU.
+func outlivingContainer(t *testing.T, c *cluster) {
+	t.Helper()
+	const name = "outliving"
+	c.claim(t, name, 1, "capacity: {requests: {cores: 25, memory: 10Gi}}")
+	manifest := nonRoot(name, 20, "resourceClaims: [{name: gpu, resourceClaimName: "+name+"}],", "claims: [{name: gpu}]",
+		`[sh, -c, "trap 'while sleep 0.2; do timeout 5 /tmp/context; done' TERM; mkfifo /tmp/end; exec 3<>/tmp/end; read line <&3"]`)
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitPhase(t, name, "Running")
+	c.seesMultiprocessors(t, name, "", "0 32")
+	log := c.sh(t, "realpath /var/log/pods/default_"+name+"_*/main/0.log")
+	c.kubectl(t, "delete", "pod", name, "--grace-period=0", "--force")
+	seen := ""
+	await(t, "the container to end", func() (string, bool) {
+		data, err := os.ReadFile(c.Box.Path(strings.TrimSpace(log)))
+		if err == nil {
+			seen = string(data)
+		}
+		return seen, err != nil
+	})
+	if !strings.Contains(seen, " 46 0") || strings.Contains(seen, " 0 "+multiprocessors) {
+		t.Errorf("after the claim was unprepared, a program of its container sees\n%s", seen)
+	}
+	c.awaitNoServers(t)
 }
 
 // withoutMPSDaemon checks that a program of a running container does not get the whole GPU while no MPS daemon runs on the
@@ -254,13 +285,17 @@ func (c *cluster) runNonRoot(t *testing.T, name, fields, resources string) {
 // startNonRoot starts a pod that does not run as root, with more fields of the pod and the resources of its container.
 func (c *cluster) startNonRoot(t *testing.T, name, fields, resources string) {
 	t.Helper()
-	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, securityContext: {runAsNonRoot: true, runAsUser: 1000}, %[2]s
-containers: [{name: main, image: %[3]s, imagePullPolicy: Never, securityContext: {allowPrivilegeEscalation: false}, resources: {%[4]s},
-command: %[5]s}]}}`, name, fields, images.DebianName, resources, untilEnd)
-	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+	if err := c.Apply(t.Context(), []byte(nonRoot(name, 1, fields, resources, untilEnd))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.remove(t, name) })
+}
+
+// nonRoot returns the manifest of a pod that does not run as root, with a grace period in seconds.
+func nonRoot(name string, grace int, fields, resources, command string) string {
+	return fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {terminationGracePeriodSeconds: %d, securityContext: {runAsNonRoot: true, runAsUser: 1000}, %s
+containers: [{name: main, image: %s, imagePullPolicy: Never, securityContext: {allowPrivilegeEscalation: false}, resources: {%s},
+command: %s}]}}`, name, grace, fields, images.DebianName, resources, command)
 }
 
 // awaitOneAgent waits until the agent's pod is the only one, after it was replaced.
