@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -74,12 +75,23 @@ func (c *cluster) checkPodWithoutGPU(t *testing.T, pod string) {
 // seconds after the runtime has restarted.
 func (c *cluster) status(t *testing.T) string {
 	t.Helper()
-	return c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi status || true")
+	return c.inAgent(t, "status")
 }
 
 func (c *cluster) doctor(t *testing.T) string {
 	t.Helper()
-	return c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor || true")
+	return c.inAgent(t, "doctor")
+}
+
+// inAgent runs a command of gpucdi in the agent's container, and returns its output even if it fails.
+func (c *cluster) inAgent(t *testing.T, command ...string) string {
+	t.Helper()
+	args := append([]string{"exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi"}, command...)
+	out, err := c.Kubectl(t.Context(), args...)
+	if err != nil {
+		return fmt.Sprintf("%s\n%v", out, err)
+	}
+	return string(out)
 }
 
 // loadDebian loads the Debian image into nerdctl's containerd namespace, which does not share images with the

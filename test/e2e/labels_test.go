@@ -87,30 +87,25 @@ func sectionsByLabel(t *testing.T, c *cluster) {
 		c.kubectl(t, "patch", "clusterrole", "gpucdi", "--type", "json", "--patch", `[{"op":"replace","path":"/rules/0/verbs","value":`+verbs+`}]`)
 		c.restartAgent(t)
 	}
-	inAgent := func(command string) func(*testing.T) string {
-		return func(t *testing.T) string {
-			return c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi "+command+" || true")
-		}
-	}
 	c.kubectl(t, "label", "node", node.Name, "nvidia.com/device-plugin.config=display")
 	configure("nodes: [{section: display, cdi: {features: [compute, utility, display]}}]\n")
 	c.awaitSpec(t, "nvidia_drv.so", true)
-	if out := inAgent("doctor")(t); !strings.Contains(out, "pass  config         /etc/gpucdi/config.yaml is valid") {
+	if out := c.doctor(t); !strings.Contains(out, "pass  config         /etc/gpucdi/config.yaml is valid") {
 		t.Errorf("gpucdi doctor prints\n%s", out)
 	}
 
 	grant(`["patch"]`)
 	const refusal = "sections that select by label are not applied: watching node box: API server returned 403: nodes"
-	c.awaitOutput(t, refusal, inAgent("status"))
-	if out := inAgent("doctor")(t); !strings.Contains(out, "fail  config         the agent reports: "+refusal) {
+	c.awaitOutput(t, refusal, c.status)
+	if out := c.doctor(t); !strings.Contains(out, "fail  config         the agent reports: "+refusal) {
 		t.Errorf("gpucdi doctor prints\n%s", out)
 	}
 	grant(`["patch","watch"]`)
 	c.awaitSpec(t, "nvidia_drv.so", true)
 
 	configure("mig: {strategy: both}\n")
-	c.awaitOutput(t, "keeping last known good", inAgent("status"))
-	if out := inAgent("doctor")(t); !strings.Contains(out, "fail  config         ") || !strings.Contains(out, `mig.strategy: want none, single or mixed, got "both"`) {
+	c.awaitOutput(t, "keeping last known good", c.status)
+	if out := c.doctor(t); !strings.Contains(out, "fail  config         ") || !strings.Contains(out, `mig.strategy: want none, single or mixed, got "both"`) {
 		t.Errorf("gpucdi doctor prints\n%s", out)
 	}
 	configure("")

@@ -145,7 +145,7 @@ func TestContainerd17(t *testing.T) {
 	}
 	c.checkPodWithoutGPU(t, "without")
 	c.remove(t, "without")
-	launched := c.sh(t, "kubectl exec --namespace gpucdi daemonset/gpucdi -- gpucdi doctor --launch || true")
+	launched := c.inAgent(t, "doctor", "--launch")
 	for _, line := range []string{": no such file or directory\n", "enable CDI in the container runtime", "fail  libraries      libcuda.so.1: cannot open"} {
 		if !strings.Contains(launched, line) {
 			t.Errorf("gpucdi doctor does not print %q while CDI is disabled:\n%s", line, launched)

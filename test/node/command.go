@@ -2,10 +2,15 @@ package node
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/kubectl/pkg/cmd/annotate"
 	"k8s.io/kubectl/pkg/cmd/apply"
@@ -59,7 +64,39 @@ func newKubectl(name string, shared cmdutil.Factory, streams genericiooptions.IO
 func newFactory(kubeconfig, cacheDir string) cmdutil.Factory {
 	flags := genericclioptions.NewConfigFlags(true).WithDiscoveryBurst(300).WithDiscoveryQPS(50)
 	flags.KubeConfig, flags.CacheDir = &kubeconfig, &cacheDir
-	return cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(flags)) // sets the version for exec
+	return cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(&clients{ConfigFlags: flags})) // sets the version for exec
+}
+
+// clients keeps the API resources of a cluster in memory: kubectl reads all of them from its cache on disk in each
+// command, which takes most of the CPU time of get.
+type clients struct {
+	*genericclioptions.ConfigFlags
+
+	mu        sync.Mutex
+	discovery discovery.CachedDiscoveryInterface
+}
+
+// ToDiscoveryClient implements genericclioptions.RESTClientGetter.
+func (c *clients) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.discovery != nil {
+		return c.discovery, nil
+	}
+	onDisk, err := c.ConfigFlags.ToDiscoveryClient()
+	if err == nil {
+		c.discovery = memory.NewMemCacheClient(onDisk)
+	}
+	return c.discovery, err
+}
+
+// ToRESTMapper implements genericclioptions.RESTClientGetter.
+func (c *clients) ToRESTMapper() (meta.RESTMapper, error) {
+	client, err := c.ToDiscoveryClient()
+	if err != nil {
+		return nil, err
+	}
+	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(client), client, nil), nil
 }
 
 // namespaced is a factory for a command with a namespace of its own, unless that is empty.

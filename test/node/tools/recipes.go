@@ -28,9 +28,10 @@ func recipe(ctx context.Context, t Tool) (*build, error) {
 		}, nil
 	case Runc:
 		return &build{
-			tool: t, version: runcVersion, module: "github.com/opencontainers/runc", packages: []string{"."},
-			flags: []string{"-tags", "seccomp",
-				"-ldflags", "-s -w -X main.version=" + strings.TrimPrefix(runcVersion, "v")},
+			// As in its releases: a dynamically linked runc takes a third more CPU time to start.
+			tool: t + "-static", version: runcVersion, module: "github.com/opencontainers/runc", packages: []string{"."},
+			flags: []string{"-tags", "seccomp urfave_cli_no_docs netgo osusergo",
+				"-ldflags", "-s -w -extldflags -static -X main.version=" + strings.TrimPrefix(runcVersion, "v")},
 			env: []string{"CGO_ENABLED=1"},
 		}, nil
 	case Helm:
