@@ -58,14 +58,7 @@ type variant struct {
 }
 
 // specsStale reports whether the specs of GPUs have to be written.
-func (l *loop) specsStale() bool {
-	if l.spec.Stale() || l.variantsStale() {
-		return true
-	}
-	// Stale does not detect optional libraries that appear after the spec was written.
-	lacksDefault := len(l.plan.parts.GPUs) > 0 && len(l.config.CDI.Features) == 0 && !l.plan.parts.Features.Any(cdi.Video)
-	return lacksDefault && cdi.DefaultFeatures(l.driver.Driver, l.known.Driver).Any(cdi.Video)
-}
+func (l *loop) specsStale() bool { return l.spec.Stale() || l.variantsStale() }
 
 // variantsStale reports whether specs of variants have to be written, because they or files that they depend on
 // changed. A missing feature that no rule selects causes no reconcile until the driver has it, because the driver may

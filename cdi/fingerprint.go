@@ -3,6 +3,7 @@ package cdi
 import (
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,10 +14,16 @@ import (
 // kernelFiles change with the loaded kernel modules of the driver.
 var kernelFiles = []string{"/proc/devices", "/proc/driver/nvidia/version"}
 
-// dependencies returns the host paths of the mounts and hooks, and of the device nodes of each device, sorted, without
-// duplicates.
+// drmDir contains the DRM nodes of the GPUs.
+const drmDir = "/dev/dri"
+
+// dependencies returns the host paths of the mounts and hooks, of the device nodes of each device, and of directories in
+// which optional files may appear, sorted, without duplicates.
 func dependencies(spec *specs.Spec) []string {
-	paths := sources(spec)
+	paths := append(sources(spec), drmDir)
+	for _, m := range spec.ContainerEdits.Mounts {
+		paths = append(paths, path.Dir(m.HostPath))
+	}
 	for _, d := range spec.Devices {
 		for _, n := range d.ContainerEdits.DeviceNodes {
 			paths = append(paths, n.Path)
@@ -29,21 +36,21 @@ func dependencies(spec *specs.Spec) []string {
 // fingerprint returns a text that changes with the host files that the spec depends on.
 func (f *File) fingerprint() string {
 	var state strings.Builder
-	for _, path := range f.dependencies {
-		info, err := f.root.Stat(path)
+	for _, name := range f.dependencies {
+		info, err := f.root.Stat(name)
 		if err != nil {
-			fmt.Fprintln(&state, path, err)
+			fmt.Fprintln(&state, name, err)
 			continue
 		}
-		fmt.Fprintln(&state, path, identity(info))
+		fmt.Fprintln(&state, name, identity(info))
 	}
 	if _, err := f.root.Stat(modesetModule); err == nil {
 		fmt.Fprintln(&state, modesetModule)
 	}
 	// Files in /proc have no size, and stat returns the current time as their mtime.
-	for _, path := range kernelFiles {
-		text, err := f.root.ReadFile(path)
-		fmt.Fprintln(&state, path, string(text), err)
+	for _, name := range kernelFiles {
+		text, err := f.root.ReadFile(name)
+		fmt.Fprintln(&state, name, string(text), err)
 	}
 	return state.String()
 }

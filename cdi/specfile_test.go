@@ -181,14 +181,17 @@ func TestStaleAfterDependencyChanged(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(n node){
-		"library removed":       func(n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) },
-		"device node created":   func(n node) { n.write(t, "dev/nvidia1", "") },
-		"module unloaded":       func(n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") },
-		"modeset loaded":        func(n node) { n.write(t, "sys/module/nvidia_modeset/initstate", "live\n") },
-		"module replaced":       func(n node) { n.write(t, "proc/driver/nvidia/version", "NVRM version: X 1.2.3") },
-		"device owner changed":  func(n node) { chown(n, "dev/nvidia0", 65534, 0) },
-		"device group changed":  func(n node) { chown(n, "dev/nvidia0", 0, 65534) },
-		"program group changed": func(n node) { chown(n, "usr/bin/nvidia-smi", 0, 65534) },
+		"library removed":        func(n node) { n.remove(t, libDir+"libcuda.so."+driverVersion) },
+		"device node created":    func(n node) { n.write(t, "dev/nvidia1", "") },
+		"module unloaded":        func(n node) { n.write(t, "proc/devices", "Character devices:\n195 nvidia\n") },
+		"modeset loaded":         func(n node) { n.write(t, "sys/module/nvidia_modeset/initstate", "live\n") },
+		"module replaced":        func(n node) { n.write(t, "proc/driver/nvidia/version", "NVRM version: X 1.2.3") },
+		"device owner changed":   func(n node) { chown(n, "dev/nvidia0", 65534, 0) },
+		"device group changed":   func(n node) { chown(n, "dev/nvidia0", 0, 65534) },
+		"optional library added": func(n node) { n.write(t, libDir+"libnvidia-encode.so."+driverVersion, "") },
+		"optional program added": func(n node) { n.write(t, "usr/bin/nvidia-cuda-mps-control", "") },
+		"DRM node added":         func(n node) { n.write(t, "dev/dri/card1", "") },
+		"program group changed":  func(n node) { chown(n, "usr/bin/nvidia-smi", 0, 65534) },
 		"library rewritten, mtime kept": func(n node) {
 			library := n.path(libDir + "libcuda.so." + driverVersion)
 			info, err := os.Stat(library)
