@@ -5,7 +5,6 @@ go 1.26.0
 require (
 	github.com/containerd/containerd/api v1.10.0
 	github.com/opencontainers/runtime-spec v1.3.0
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
 	go.etcd.io/etcd/server/v3 v3.6.8
 	golang.org/x/sync v0.20.0

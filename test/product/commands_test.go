@@ -858,7 +858,7 @@ func workerMissing(t *testing.T, binary string) {
 // terminateEarly sends SIGTERM at points throughout the startup of serve, whose duration is estimated at three times
 // that of "gpucdi version".
 func terminateEarly(t *testing.T, binary string) {
-	const tries = 100
+	const tries = 40
 	dir := t.TempDir()
 	version := time.Minute
 	for i := range tries {
