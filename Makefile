@@ -12,9 +12,10 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 # By default, a program built with the race detector sleeps for a second at exit.
 export GORACE ?= atexit_sleep_ms=0
 
-# go test with a summary of the failures at the end. Unlike go run, go tool exits with 0 if the program is killed.
+# go test with a summary of the failures at the end. lint runs vet. Unlike go run, go tool exits with 0 if the program is
+# killed.
 tool := go run -modfile=$(CURDIR)/tools.mod
-gotest := $(tool) gotest.tools/gotestsum --format standard-quiet --
+gotest := $(tool) gotest.tools/gotestsum --format standard-quiet -- -vet=off
 
 .PHONY: help
 help: ## List the targets

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpucdi/gpucdi/test/box/internal/spec"
+	"github.com/gpucdi/gpucdi/test/programs"
 )
 
 // Config configures a box.
@@ -66,10 +67,8 @@ func Start(ctx context.Context, cfg Config) (_ *Box, err error) {
 	if err := s.Write(); err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", boxinitPath(s.Dir), "github.com/gpucdi/gpucdi/test/box/boxinit")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building boxinit: %w\n%s", err, out)
+	if err := boxinit.Put(ctx, s.Dir); err != nil {
+		return nil, err
 	}
 	b := &Box{dir: s.Dir, stderr: new(bytes.Buffer)}
 	b.keeper = exec.Command(b.keeperCommand()[0], b.keeperCommand()[1:]...)
@@ -210,8 +209,19 @@ func (b *Box) joinNetwork() error {
 	return nil
 }
 
+const boxinitName = "boxinit"
+
 // boxinitPath returns the path of boxinit in the state directory dir.
-func boxinitPath(dir string) string { return filepath.Join(dir, "boxinit") }
+func boxinitPath(dir string) string { return filepath.Join(dir, boxinitName) }
+
+var boxinit = programs.New(func(ctx context.Context, dir string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-o", boxinitPath(dir), "github.com/gpucdi/gpucdi/test/box/boxinit")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building boxinit: %w\n%s", err, out)
+	}
+	return nil
+}, boxinitName)
 
 // keeperCommand returns the command line of the keeper.
 func (b *Box) keeperCommand() []string { return []string{boxinitPath(b.dir), "keep", b.dir} }

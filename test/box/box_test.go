@@ -323,25 +323,25 @@ func TestHangingStart(t *testing.T) {
 	})
 }
 
-// makeStartHang makes the start of a box in dir hang: before boxinit is built, the upper layer of /etc gets a named pipe
+// makeStartHang makes the start of a box in dir hang: before boxinit is installed, the upper layer of /etc gets a named pipe
 // without a reader, which PID 1 opens for writing.
 func makeStartHang(t *testing.T, dir string) {
 	t.Helper()
-	replaceGo(t, `mkdir -p `+dir+`/upper/etc && mkfifo `+dir+`/upper/etc/hosts && exec "$GO" "$@"`)
+	replaceInstall(t, `mkdir -p `+dir+`/upper/etc && mkfifo `+dir+`/upper/etc/hosts && exec "$INSTALL" "$@"`)
 }
 
-// replaceGo replaces the go command with a script. $GO is the path of the replaced command.
-func replaceGo(t *testing.T, script string) {
+// replaceInstall replaces the command that installs boxinit with a script. $INSTALL is the path of the replaced command.
+func replaceInstall(t *testing.T, script string) {
 	t.Helper()
-	path, err := exec.LookPath("go")
+	path, err := exec.LookPath("install")
 	if err != nil {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "go"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "install"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("GO", path)
+	t.Setenv("INSTALL", path)
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 }
 
@@ -476,7 +476,7 @@ func TestStartErrors(t *testing.T) {
 	}
 	t.Run("keeper does not start", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "box")
-		replaceGo(t, `touch "$3"`) // go build -o boxinit
+		replaceInstall(t, `touch "$3"`)
 		_, err := box.Start(t.Context(), box.Config{Dir: dir})
 		if err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("got error %v, want one from executing boxinit", err)
