@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"encoding/base64"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -319,14 +317,5 @@ func (c *cluster) seesMultiprocessors(t *testing.T, pod, variable, want string) 
 // the number of multiprocessors that the program may use: "0 132".
 func (c *cluster) multiprocessors(t *testing.T, pod, variable string) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "context")
-	if out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-s", "-o", program, "testdata/context.c", "-ldl").CombinedOutput(); err != nil {
-		t.Fatalf("compiling the program: %v\n%s", err, out)
-	}
-	data, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(c.exec(t, pod, fmt.Sprintf("[ -e /tmp/context ] || { echo %s | base64 -d >/tmp/context && chmod +x /tmp/context; }; "+
-		"env %s timeout 60 /tmp/context || true", base64.StdEncoding.EncodeToString(data), variable)))
+	return strings.TrimSpace(c.exec(t, pod, contextProgram.install(t)+fmt.Sprintf("env %s timeout 60 /tmp/context || true", variable)))
 }

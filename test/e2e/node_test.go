@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,13 @@ var programs = []tools.Tool{tools.Helm, tools.Nerdctl, tools.Containerd, tools.N
 
 // path sets PATH to the programs of the node, then the additional ones.
 const path = "PATH=$PATH:/opt/helm:/opt/nerdctl:/opt/containerd"
+
+// TestMain trades memory for CPU time: kubectl runs in this process, and the garbage collector took a quarter of its CPU
+// time.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	m.Run()
+}
 
 // cluster is a node in a box with eight GPUs and the agent deployed on it.
 type cluster struct {

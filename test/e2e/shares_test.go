@@ -194,7 +194,7 @@ func (c *cluster) onlyGPUOf(t *testing.T, pod string) string {
 // directory of the MPS server, without which they cannot use a GPU with compute ceilings.
 func (c *cluster) checkLimit(t *testing.T, pod string, gib int) {
 	t.Helper()
-	got := c.exec(t, pod, installAllocate(t)+fmt.Sprintf(
+	got := c.exec(t, pod, allocateProgram.install(t)+fmt.Sprintf(
 		"for more in 100 101; do timeout 60 env -i ${CUDA_MPS_PIPE_DIRECTORY+CUDA_MPS_PIPE_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY} /tmp/allocate %d $more >/tmp/out 2>&1 & until [ -s /tmp/out ] || ! kill -0 $! 2>/dev/null; do sleep 0.1; done; "+
 			"kill $! 2>/dev/null || true; wait; cat /tmp/out; rm /tmp/out; done", gib*1024-100))
 	if want := cudaSuccess + "\n" + cudaOutOfMemory; got != want {

@@ -1,14 +1,9 @@
 package e2e
 
 import (
-	"encoding/base64"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gpucdi/gpucdi/test/simdriver"
@@ -100,32 +95,8 @@ func (c *cluster) allocateMemory(t *testing.T, pod string, first, second int) {
 // process has exited.
 func (c *cluster) tryAllocate(t *testing.T, pod string, first, second int) string {
 	t.Helper()
-	return c.exec(t, pod, installAllocate(t)+fmt.Sprintf(
+	return c.exec(t, pod, allocateProgram.install(t)+fmt.Sprintf(
 		"env -i /tmp/allocate %d %d >/tmp/out 2>&1 & until [ -s /tmp/out ] || ! kill -0 $! 2>/dev/null; do sleep 0.1; done; cat /tmp/out; rm /tmp/out", first, second))
-}
-
-// allocateProgram compiles the program that allocates memory.
-var allocateProgram = sync.OnceValues(func() (data []byte, err error) {
-	dir, err := os.MkdirTemp("", "allocate-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "allocate")
-	if out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-s", "-o", program, "testdata/allocate.c", "-ldl").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("compiling the program that allocates memory: %w\n%s", err, out)
-	}
-	return os.ReadFile(program)
-})
-
-// installAllocate returns the commands that write the program to /tmp/allocate in a container.
-func installAllocate(t *testing.T) string {
-	t.Helper()
-	data, err := allocateProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("[ -e /tmp/allocate ] || { echo %s | base64 -d >/tmp/allocate && chmod +x /tmp/allocate; }\n", base64.StdEncoding.EncodeToString(data))
 }
 
 // endAllocations ends the processes of allocateMemory in a pod.
