@@ -217,11 +217,14 @@ func outlivingContainer(t *testing.T, c *cluster) {
 	}
 	c.awaitPhase(t, name, "Running")
 	c.seesMultiprocessors(t, name, "", "0 32")
-	log := c.sh(t, "realpath /var/log/pods/default_"+name+"_*/main/0.log")
+	logs, err := filepath.Glob(c.Box.Path("/var/log/pods/default_" + name + "_*/main/0.log"))
+	if err != nil || len(logs) != 1 {
+		t.Fatalf("logs %q, error %v", logs, err)
+	}
 	c.kubectl(t, "delete", "pod", name, "--grace-period=0", "--force")
 	seen := ""
 	await(t, "the container to end", func() (string, bool) {
-		data, err := os.ReadFile(c.Box.Path(strings.TrimSpace(log)))
+		data, err := os.ReadFile(logs[0])
 		if err == nil {
 			seen = string(data)
 		}
