@@ -35,7 +35,7 @@ var configs = []string{
 	`{nodes: [{names: [a, b], cdi: {features: [compute]}}, {section: x, resources: []}, {selector: "a,!b, c in (d,e) ,f notin (), g!=h,i==j,k=,l>4,m.n/o", mig: {strategy: single}}]}`,
 
 	// Invalid.
-	`{mgi: {strategy: mixed}}`, `{mig: {stragety: mixed}}`, `{mig: mixed}`, `{mig: {strategy: Mixed}}`, `{mig: {strategy: ""}}`,
+	`{mgi: {strategy: mixed}}`, `{mig: {strategies: mixed}}`, `{mig: mixed}`, `{mig: {strategy: Mixed}}`, `{mig: {strategy: ""}}`,
 	`{apiVersion: v2}`, `{cdi: {features: [all]}}`, `{cdi: {features: compute}}`, `{cdi: {classes: [nvswitch]}}`,
 	`{cdi: {passBy: []}}`, `{cdi: {passBy: [hook]}}`, `{cdi: {hook: opt/hook}}`, `{labels: {place: nowhere}}`,
 	`{shares: {memoryScaling: 0}}`, `{shares: {maxCeiling: 0}}`, `{shares: {maxCeiling: 101}}`, `{shares: {maxCeiling: 0.5}}`, `{shares: {memoryScaling: 1.1}}`, `{shares: {memoryScaling: "1"}}`, `{shares: {reserve: 1}}`, `{shares: {reserve: 1GB}}`,
