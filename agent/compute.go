@@ -63,6 +63,7 @@ type computeLimits struct {
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
 	failed   map[string]error     // of the latest probe of a server, by UUID of its GPU
 	started  map[string]time.Time // when a container with a replica was last about to start, by UUID of its GPU
+	left     map[string]bool      // GPUs whose server remains from ended claims only, by UUID
 }
 
 // preparedClaims are the claims that are prepared on this node. *dra.Driver implements it.
@@ -81,7 +82,7 @@ func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: control,
 		settings: &a.settings, gate: gate, latest: a.latest.Load, log: a.log,
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]error{},
-		started: map[string]time.Time{}, changed: newExclusiveGPUs(a.cfg.StateDir, a.log),
+		started: map[string]time.Time{}, left: map[string]bool{}, changed: newExclusiveGPUs(a.cfg.StateDir, a.log),
 	}
 	if client != nil {
 		c.pods = client
@@ -141,8 +142,8 @@ func (c *computeLimits) limit(ctx context.Context, r dra.Record) error {
 		case d.Admin:
 		case d.MPSPercentage != 0:
 			err = c.limitClaim(ctx, r.UID, d)
-		case c.isCeiled(d.ID): // the claim has all of the GPU, and its memory, which a server of earlier claims uses
-			err = c.alone(ctx, func() error { return c.endServer(ctx, d.ID) })
+		case c.isCeiled(d.ID): // the claim has all of the GPU
+			err = c.alone(ctx, func() error { return c.releaseGPU(ctx, d.ID) })
 		}
 		if err != nil {
 			return err
@@ -156,7 +157,17 @@ func (c *computeLimits) limitClaim(ctx context.Context, uid string, d dra.Device
 	if err != nil {
 		return err
 	}
-	return c.alone(ctx, func() error { return c.apply(ctx, client) })
+	return c.alone(ctx, func() error {
+		// A program that was killed while its kernels ran makes a server hang, which is detected later.
+		if c.left[d.ID] && c.gate.Unused(d.ID, uid) {
+			if err := c.control.RemoveServer(ctx, d.ID); err != nil {
+				return err
+			}
+			delete(c.failed, d.ID)
+		}
+		delete(c.left, d.ID)
+		return c.apply(ctx, client)
+	})
 }
 
 func clientOfClaim(uid string, d dra.Device) (client, error) {
@@ -268,9 +279,19 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 			continue // it was never applied
 		}
 		errs = append(errs, cdi.RemoveMPSClient(c.specDir, client.kind, client.name),
-			c.alone(ctx, func() error { return c.control.Remove(ctx, client.share) }))
+			c.alone(ctx, func() error { return c.removeShare(ctx, client.share, r.UID) }))
 	}
 	return errors.Join(errs...)
+}
+
+// removeShare removes the share of a claim. It must be called by alone.
+func (c *computeLimits) removeShare(ctx context.Context, s mps.Share, uid string) error {
+	others := slices.DeleteFunc(c.users(s.GPU), func(other string) bool { return other == uid })
+	if len(others) == 0 {
+		c.left[s.GPU] = true
+		delete(c.probed, s.GPU) // the next check with a claim calls CUDA
+	}
+	return c.control.Remove(ctx, s)
 }
 
 // endServer lets programs use a GPU without MPS again, even if MPS does not respond, and ends its server, which nothing
@@ -278,11 +299,25 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
 	delete(c.failed, uuid)
-	err := c.setMode(ctx, uuid, gpu.ComputeModeDefault)
-	if err == nil {
-		err = c.changed.remove(uuid) // other outlets get the GPU from now on
+	delete(c.left, uuid)
+	return errors.Join(c.resetMode(ctx, uuid), c.control.RemoveServer(ctx, uuid))
+}
+
+// releaseGPU is endServer for a GPU that a claim has to itself. The server would use memory of the claim. It must be called
+// by alone.
+func (c *computeLimits) releaseGPU(ctx context.Context, uuid string) error {
+	if c.changed.has(uuid) && len(c.users(uuid)) == 0 {
+		return c.endServer(ctx, uuid)
 	}
-	return errors.Join(err, c.control.RemoveServer(ctx, uuid))
+	return c.setMode(ctx, uuid, gpu.ComputeModeDefault) // no server remains
+}
+
+// resetMode lets programs use a GPU without MPS again.
+func (c *computeLimits) resetMode(ctx context.Context, uuid string) error {
+	if err := c.setMode(ctx, uuid, gpu.ComputeModeDefault); err != nil {
+		return err
+	}
+	return c.changed.remove(uuid) // other outlets get the GPU from now on
 }
 
 // users returns the UIDs of the claims that use a GPU through MPS.

@@ -31,6 +31,7 @@ type ceiledNode struct {
 
 	shares  map[string]mps.Share // by name
 	server  bool
+	removed int // servers
 	mode    gpu.ComputeMode
 	pod     cluster.PodSecurity
 	latest  *snapshot
@@ -56,7 +57,7 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
 		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, claims: n,
 		podName: func(context.Context, string) (string, string, error) { return "default", "pod", nil },
-		started: map[string]time.Time{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state"), slog.New(slog.DiscardHandler)),
+		started: map[string]time.Time{}, left: map[string]bool{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state"), slog.New(slog.DiscardHandler)),
 		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]error{},
 	}
@@ -111,6 +112,9 @@ func (n *ceiledNode) RemoveServer(context.Context, string) error {
 	}
 	if n.problem != nil && !errors.Is(n.problem, mps.ErrNotRunning) {
 		return n.problem
+	}
+	if n.server {
+		n.removed++
 	}
 	n.server = false
 	clear(n.shares)
@@ -261,14 +265,64 @@ func TestCeilingOutlivesClaim(t *testing.T) {
 	kept(true, gpu.ComputeModeExclusiveProcess)
 	n.server, n.problem = false, mps.ErrNotRunning
 	kept(false, gpu.ComputeModeProhibited)
-	n.problem = nil
+	n.problem, n.limits.failed["GPU-a"] = nil, errors.New("hangs")
 	kept(true, gpu.ComputeModeExclusiveProcess)
+	if f := n.limits.check(t.Context(), nil)["GPU-a"]; !strings.Contains(f.Message, "hangs") {
+		t.Errorf("fault %+v while the server may still be used", f)
+	}
 
 	n.limits.gate = allocator.NewGate(time.Now)
 	n.limits.gate.Advertise(n.ledger())
 	if err := n.limits.limit(t.Context(), dra.Record{UID: "b", Devices: []dra.Device{{ID: "GPU-a"}}}); err != nil {
 		t.Error(err)
 	}
+	n.check(gpu.ComputeModeDefault)
+}
+
+// A server may hang after the programs of its last claim were killed. The next claim gets another one, unless a container
+// of the earlier claim may still use it.
+func TestServerReplacedForNextClaim(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		n := newCeiledNode(t)
+		n.limits.gate.Advertise(n.ledger())
+		part := map[string]allocator.Amount{"GPU-a": {Cores: 25, Memory: 1 << 30}}
+		prepare := func(uid string) {
+			t.Helper()
+			if err := errors.Join(n.limits.gate.Prepare(allocator.Claim{UID: uid, Devices: []string{"GPU-a"}, Amounts: part}), n.prepare(uid, 25)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		prepare("a")
+		if err := n.unprepare("a"); err != nil {
+			t.Fatal(err)
+		}
+		n.limits.gate.Unprepare("a")
+		if !used {
+			n.limits.gate = allocator.NewGate(time.Now)
+			n.limits.gate.Advertise(n.ledger())
+		}
+		prepare("b")
+		n.maintain() // does not end the server of the claim
+		n.check(gpu.ComputeModeExclusiveProcess, "b")
+		if replaced := n.removed == 1; n.removed > 1 || replaced == used {
+			t.Errorf("used %t: the server was replaced %d times", used, n.removed)
+		}
+	}
+}
+
+// Without a daemon, the compute mode of an unused GPU is reset, although the config shares it.
+func TestUnusedGPUWithoutDaemon(t *testing.T) {
+	n := newCeiledNode(t)
+	if err := n.prepare("a", 25); err != nil {
+		t.Fatal(err)
+	}
+	n.server, n.problem = false, mps.ErrNotRunning
+	n.limits.check(t.Context(), nil)
+	if n.mode != gpu.ComputeModeProhibited {
+		t.Errorf("compute mode %s while a claim uses the GPU", n.mode)
+	}
+	n.records, n.shares = nil, map[string]mps.Share{}
+	n.limits.check(t.Context(), nil)
 	n.check(gpu.ComputeModeDefault)
 }
 

@@ -92,14 +92,16 @@ func (c *computeLimits) check(ctx context.Context, last map[string]gpu.Fault) ma
 
 // keepRestricted restricts the compute mode of a GPU that is used through MPS, because a restart of the driver resets
 // it, and programs would get the whole GPU while the daemon does not respond. If the daemon has ended, no program may use
-// the GPU: in the exclusive mode, the first one would get all of it.
+// the GPU: in the exclusive mode, the first one would get all of it. It resets the mode of an unused GPU.
 func (c *computeLimits) keepRestricted(ctx context.Context, uuid string, problem error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, computeTimeout, fmt.Errorf("no response within %s", computeTimeout))
 	defer cancel()
 	return c.alone(ctx, func() error {
 		switch {
-		case len(c.users(uuid)) == 0 && !c.replicated(uuid) && (!c.changed.has(uuid) || c.unused(uuid)):
+		case len(c.users(uuid)) == 0 && !c.replicated(uuid) && !c.changed.has(uuid):
 			return nil
+		case c.unused(uuid):
+			return c.resetMode(ctx, uuid)
 		case errors.Is(problem, mps.ErrNotRunning):
 			return c.restrict(ctx, uuid, gpu.ComputeModeProhibited)
 		default:
@@ -215,8 +217,8 @@ func (c *computeLimits) checkLeftover(ctx context.Context, uuid string) error {
 	switch {
 	case c.unused(uuid):
 		return c.endServer(ctx, uuid)
-	case c.failed[uuid] == nil && c.changed.has(uuid):
-		return c.withServer(ctx, uuid, func() error { return c.control.EnsureServer(ctx, uuid) })
+	case c.changed.has(uuid):
+		return errors.Join(c.failed[uuid], c.withServer(ctx, uuid, func() error { return c.control.EnsureServer(ctx, uuid) }))
 	}
 	return c.failed[uuid]
 }
@@ -224,7 +226,7 @@ func (c *computeLimits) checkLeftover(ctx context.Context, uuid string) error {
 // unused reports whether neither a claim nor a container may use a GPU through MPS, even if the record of the claim is
 // lost.
 func (c *computeLimits) unused(uuid string) bool {
-	return len(c.users(uuid)) == 0 && !c.replicated(uuid) && c.latest().offers != nil && c.gate.Unused(uuid) && !c.inUse(uuid)
+	return len(c.users(uuid)) == 0 && !c.replicated(uuid) && c.latest().offers != nil && c.gate.Unused(uuid, "") && !c.inUse(uuid)
 }
 
 // prune removes the CDI specs of claims that are not prepared, and of replicas that are not in the ledger. The error

@@ -122,17 +122,19 @@ func (g *Gate) checkClaimable(c Claim, id string, errs *problems) {
 // unused reports whether no container of a claim that was unprepared may use a device.
 func (d *gateEntry) unused() bool { return !d.entry.dirty && d.grant.Seq == d.entry.seq }
 
-// Unused reports whether no claim has a device of the slice, and no container of an earlier claim may use it.
-func (g *Gate) Unused(id string) bool {
+// Unused reports whether no claim other than the one with a UID has a device of the slice, and no container of an earlier
+// claim may use it.
+func (g *Gate) Unused(id, except string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range g.claims {
-		if slices.Contains(c.Devices, id) {
+		if c.UID != except && slices.Contains(c.Devices, id) {
 			return false
 		}
 	}
 	d := g.entries[Key{SliceOutlet, id}]
-	return d == nil || d.unused() && len(d.entry.ended) == 0 && len(d.unobserved()) == 0
+	_, prepared := g.claims[except]
+	return d == nil || (prepared || d.unused()) && len(d.entry.ended) == 0 && len(d.unobserved()) == 0
 }
 
 // checkShare adds a problem to errs if the free capacity of a shared device does not suffice for a claim.

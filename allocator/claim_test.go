@@ -349,13 +349,13 @@ func TestEndedShare(t *testing.T) {
 	s.prepares(shareClaim("c", 40, 1<<30))
 }
 
-// A shared GPU is unused once no claim is prepared, and the containers of all earlier ones have ended.
+// A shared GPU is unused once no other claim is prepared, and the containers of all earlier ones have ended.
 func TestUnusedShare(t *testing.T) {
 	s := newSliceAgent(t)
 	s.shareGPU(Amount{Cores: WholeCores, Memory: 80 << 30})
 	unused := func(want bool) {
 		t.Helper()
-		if got := s.gate.Unused(gpu0); got != want {
+		if got := s.gate.Unused(gpu0, "b"); got != want {
 			t.Errorf("unused: %t", got)
 		}
 	}
@@ -370,10 +370,15 @@ func TestUnusedShare(t *testing.T) {
 		s.next()
 		unused(false)
 	}
+	s.prepares(shareClaim("b", 40, 20<<30))
+	unused(false)
 	s.sandboxes = nil
 	s.next()
 	s.next()
 	unused(true)
+	if s.gate.Unused(gpu0, "") {
+		t.Error("unused while a claim is prepared")
+	}
 }
 
 // The pod of an ended claim holds the part of that claim while it has a sandbox, also if it has another claim.

@@ -17,12 +17,17 @@ var kernelFiles = []string{"/proc/devices", "/proc/driver/nvidia/version"}
 // drmDir contains the DRM nodes of the GPUs.
 const drmDir = "/dev/dri"
 
+// volatileDirs contain no driver files that could be added, and change often.
+var volatileDirs = []string{"/", "/etc", "/run", "/tmp", "/var/run"}
+
 // dependencies returns the host paths of the mounts and hooks, of the device nodes of each device, and of directories in
 // which optional files may appear, sorted, without duplicates.
 func dependencies(spec *specs.Spec) []string {
 	paths := append(sources(spec), drmDir)
 	for _, m := range spec.ContainerEdits.Mounts {
-		paths = append(paths, path.Dir(m.HostPath))
+		if dir := path.Dir(m.HostPath); !slices.Contains(volatileDirs, dir) {
+			paths = append(paths, dir)
+		}
 	}
 	for _, d := range spec.Devices {
 		for _, n := range d.ContainerEdits.DeviceNodes {
