@@ -243,7 +243,7 @@ func TestComputeLimits(t *testing.T) {
 	n.check(gpu.ComputeModeDefault)
 }
 
-// After a forced deletion, the kubelet unprepares a claim before its containers end. Until the ledger has the GPU as
+// After a forced deletion, the kubelet can unprepare a claim before its containers end. Until the ledger has the GPU as
 // unused, their programs do not get all of it. Then another claim can have all of it, and its memory.
 func TestCeilingOutlivesClaim(t *testing.T) {
 	n := newCeiledNode(t)
