@@ -13,13 +13,17 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
+	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
+	"github.com/gpucdi/gpucdi/runtime"
 )
 
 // ceiledNode is a node with a GPU that claims share through MPS, and fakes of MPS, the driver and the API server.
@@ -276,6 +280,36 @@ func TestCeilingOutlivesClaim(t *testing.T) {
 	if err := n.limits.limit(t.Context(), dra.Record{UID: "b", Devices: []dra.Device{{ID: "GPU-a"}}}); err != nil {
 		t.Error(err)
 	}
+	n.check(gpu.ComputeModeDefault)
+}
+
+// The ledger may not know a container of an ended claim, if its state was lost or the container runtime was absent. The
+// server remains until the running containers are listed without it. Monitors and privileged containers do not count.
+func TestCeilingOutlivesLedger(t *testing.T) {
+	n := newCeiledNode(t)
+	if err := errors.Join(n.prepare("a", 25), n.unprepare("a")); err != nil {
+		t.Fatal(err)
+	}
+	n.latest.plan.resources = nil
+	n.latest.plan.parts.GPUs = map[string][]cdi.DeviceNode{"GPU-a": {{Path: "/dev/nvidia0", Major: 195}}, "GPU-b": {{Path: "/dev/nvidia1", Major: 195, Minor: 1}}}
+	has := func(pod string, minor uint32) runtime.Container {
+		return runtime.Container{Name: "main", Pod: runtime.Pod{UID: pod}, Devices: map[uint64]bool{unix.Mkdev(195, minor): true}}
+	}
+	n.latest.running.listed = false
+	n.maintain()
+	n.latest.running.listed = true
+	n.latest.running.containers = []runtime.Container{has("pod-uid", 0)}
+	n.maintain()
+	if !n.server || n.mode != gpu.ComputeModeExclusiveProcess {
+		t.Errorf("server %t, compute mode %s while a container has the GPU", n.server, n.mode)
+	}
+
+	ended, agent := has("pod-uid", 0), has("agent", 0)
+	ended.PID, agent.Privileged = 1<<30, true
+	n.latest.running.containers = []runtime.Container{ended, agent, has("other", 1), has("", 0), has("dcgm", 0), has("admin", 0)}
+	n.latest.running.checkpoint.Holders = []kubelet.Holder{{PodUID: "dcgm", Container: "main", Device: allocator.MonitorID + "::1"}}
+	n.limits.gate.Restore(allocator.Claim{UID: "b", Admin: []string{"GPU-a"}, Pods: []string{"admin"}})
+	n.maintain()
 	n.check(gpu.ComputeModeDefault)
 }
 
