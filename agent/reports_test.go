@@ -25,9 +25,15 @@ func TestFaultReasonUpdate(t *testing.T) {
 	l.plan = &plan{inventory: l.withDeviceFaults(cdi.Parts{})}
 	// An unchanged spec triggers no reconcile.
 	device := specs.Device{Name: "GPU-a", ContainerEdits: specs.ContainerEdits{Env: []string{"A=b"}}}
-	if _, err := l.spec.Put(&specs.Spec{Version: "0.5.0", Kind: cdi.AgentKind, Devices: []specs.Device{device}}); err != nil {
-		t.Fatal(err)
+	put := func() {
+		if _, err := l.spec.Put(&specs.Spec{Version: "0.5.0", Kind: cdi.AgentKind, Devices: []specs.Device{device}}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	if put(); !l.receive(driver.Probes{}, time.Now()) {
+		t.Error("driver files may have changed before the first spec was written, but are not inspected again")
+	}
+	put()
 	reset := health.RecoveryReset
 	probes := driver.Probes{"GPU-a": {}, "GPU-b": {Recovery: &reset}}
 	for _, tc := range []struct {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
@@ -37,6 +38,7 @@ type File struct {
 	kind                  string
 	devices, dependencies []string
 	state                 string
+	changed               bool // see Changed
 }
 
 // NewFile returns the spec file at path. The host paths in the spec are resolved below root.
@@ -62,9 +64,11 @@ func agentFile(kind, dir string, root host.Root) *File {
 // whether it wrote the file. An unusable spec leaves the file unchanged. A conflicting spec does not prevent the write,
 // so that the file takes effect once that spec is removed; the error names it.
 func (f *File) Put(spec *specs.Spec) (written bool, err error) {
+	before := f.state
 	f.state = ""
 	f.kind, f.devices, f.dependencies = spec.Kind, deviceNames(spec), dependencies(spec)
 	verified := f.fingerprint() // taken first, so that a change during the verification makes the file stale
+	f.changed = !strings.HasSuffix(before, verified)
 	written, err = f.replace(spec)
 	if err != nil {
 		return false, err
@@ -104,6 +108,10 @@ func (f *File) Stale() bool {
 	now, err := f.currentState(f.fingerprint())
 	return err != nil || now != f.state
 }
+
+// Changed reports whether the host files that the spec depends on had changed when Put was last called. They may have
+// changed after the caller inspected them, so it has to inspect them again, and call Put.
+func (f *File) Changed() bool { return f.changed }
 
 // currentState returns a text that changes with the file, with conflicting specs, and with the fingerprint of the host
 // files that the spec depends on.

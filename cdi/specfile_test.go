@@ -210,14 +210,19 @@ func TestStaleAfterDependencyChanged(t *testing.T) {
 		n, spec := usableSpec(t)
 		n.device(t, "dev/nvidia0", 195, 0)
 		file := cdi.AgentFile(t.TempDir(), n.root())
-		if _, err := file.Put(spec); err != nil {
-			t.Fatal(err)
-		}
-		if file.Stale() {
-			t.Errorf("%s: stale before the change", name)
+		for round := range 2 {
+			if _, err := file.Put(spec); err != nil {
+				t.Fatal(err)
+			}
+			if file.Stale() || file.Changed() != (round == 0) {
+				t.Errorf("%s: stale %t, changed %t after Put %d", name, file.Stale(), file.Changed(), round)
+			}
 		}
 		if change(n); !file.Stale() {
 			t.Errorf("%s: not stale", name)
+		}
+		if _, err := file.Put(spec); !file.Changed() {
+			t.Errorf("%s: not changed, error %v", name, err)
 		}
 	}
 }
