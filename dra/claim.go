@@ -63,7 +63,7 @@ func devicesOf(c cluster.Claim, driver, pool string) (devices []Device, err erro
 		devices = append(devices, Device{
 			// The kubelet expects the request without the subrequest that the scheduler chose.
 			Request: mainRequest(d.Request), Name: d.Device, ID: id, ShareID: d.ShareID, Admin: d.AdminAccess,
-			Amount: amount, TimeSlice: p.timeSlice, Features: p.features, ComputeCeiling: p.ceiling,
+			Amount: amount, TimeSlice: p.timeSlice, Features: p.features, ComputeCeiling: p.ceilingOf(amount.Cores),
 		})
 	}
 	if len(devices) == 0 {

@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"cmp"
 	"encoding/json"
 	"regexp"
 
@@ -24,10 +25,16 @@ const maxFeature = 32
 
 var featurePattern = regexp.MustCompile(`^[a-z]+$`)
 
-// deviceConfigFor returns the settings for a device in the DeviceConfigs of a claim and its DeviceClass. They do not
-// override each other: the features add up, and the lowest ceiling applies, so that a claim cannot exceed the ceiling
-// of its class.
-func deviceConfigFor(c cluster.Claim, d cluster.ClaimDevice) (features allocator.Features, ceiling int, err error) {
+// deviceConfigs are the settings for a device in the DeviceConfigs of a claim and its DeviceClass.
+type deviceConfigs struct {
+	features     allocator.Features
+	ceiling      int // of the compute time, from the claim, in percent of the GPU; 0: none
+	classCeiling int // the same from the DeviceClass
+}
+
+// deviceConfigsFor returns the settings for a device. They do not override each other: the features add up, and the
+// lowest ceiling applies.
+func deviceConfigsFor(c cluster.Claim, d cluster.ClaimDevice) (all deviceConfigs, err error) {
 	var names []string
 	for i, config := range c.Config {
 		if config.Driver != d.Driver || !appliesTo(config, d.Request) || !isDeviceConfig(config.Parameters) {
@@ -35,14 +42,28 @@ func deviceConfigFor(c cluster.Claim, d cluster.ClaimDevice) (features allocator
 		}
 		parsed, err := parseDeviceConfig(parametersPath(i), config.Parameters)
 		if err != nil {
-			return "", 0, err
+			return deviceConfigs{}, err
 		}
 		names = append(names, parsed.features...)
-		if ceiling == 0 || parsed.ceiling != 0 && parsed.ceiling < ceiling {
-			ceiling = parsed.ceiling
+		ceiling := &all.ceiling
+		if config.FromClass {
+			ceiling = &all.classCeiling
+		}
+		if *ceiling == 0 || parsed.ceiling != 0 && parsed.ceiling < *ceiling {
+			*ceiling = parsed.ceiling
 		}
 	}
-	return allocator.NewFeatures(names), ceiling, nil
+	all.features = allocator.NewFeatures(names)
+	return all, nil
+}
+
+// ceilingOf returns the ceiling of a claim with some of the cores of a device; 0: none. The ceiling of the class limits
+// the claim, but a claim without a ceiling does not get more than its cores.
+func (c deviceConfigs) ceilingOf(cores uint64) int {
+	if c.classCeiling == 0 {
+		return c.ceiling
+	}
+	return min(cmp.Or(c.ceiling, int(cores)), c.classCeiling)
 }
 
 // isDeviceConfig reports whether opaque parameters are a DeviceConfig.

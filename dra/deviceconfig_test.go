@@ -69,6 +69,8 @@ func TestFeaturesOfClaims(t *testing.T) {
 func TestComputeCeiling(t *testing.T) {
 	class, claim := deviceConfigOf(`,"computeCeiling":50`), deviceConfigOf(`,"computeCeiling":80,"features":["video"]`)
 	class.FromClass = true
+	below := deviceConfigOf(`,"computeCeiling":20`)
+	below.FromClass = true
 	for name, tc := range map[string]struct {
 		config []cluster.ClaimConfig
 		want   int
@@ -76,6 +78,8 @@ func TestComputeCeiling(t *testing.T) {
 	}{
 		"none":         {nil, 0, ""},
 		"claim":        {[]cluster.ClaimConfig{claim}, 80, ""},
+		"only class":   {[]cluster.ClaimConfig{class}, 25, ""},
+		"class below":  {[]cluster.ClaimConfig{below}, 20, ""},
 		"above class":  {[]cluster.ClaimConfig{class, claim}, 50, ""},
 		"class second": {[]cluster.ClaimConfig{claim, class}, 50, ""},
 		"zero":         {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":0`)}, 0, "computeCeiling: 0; use an integer from 1 to 100"},
@@ -85,8 +89,9 @@ func TestComputeCeiling(t *testing.T) {
 		"no features":  {[]cluster.ClaimConfig{deviceConfigOf(`,"computeCeiling":50,"features":[]`)}, 0, "0 features"},
 	} {
 		p, err := parametersFor(cluster.Claim{Config: tc.config}, cluster.ClaimDevice{Request: "gpu", Driver: testDriver, Device: "gpu-0"})
-		if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) || err == nil && p.ceiling != tc.want {
-			t.Errorf("%s: ceiling %d, error %v; want %d and %q", name, p.ceiling, err, tc.want, tc.err)
+		ceiling := p.ceilingOf(25)
+		if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) || err == nil && ceiling != tc.want {
+			t.Errorf("%s: ceiling %d, error %v; want %d and %q", name, ceiling, err, tc.want, tc.err)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
@@ -38,19 +37,17 @@ type parameters struct {
 	kind      string
 	timeSlice gpu.TimeSlice // empty if none is requested
 
-	// From all DeviceConfigs.
-	features allocator.Features
-	ceiling  int // of the compute time, in percent of the GPU; 0: none
+	deviceConfigs
 }
 
 // parametersFor returns the parameters of a device.
 func parametersFor(c cluster.Claim, d cluster.ClaimDevice) (parameters, error) {
-	features, ceiling, err := deviceConfigFor(c, d)
+	configs, err := deviceConfigsFor(c, d)
 	if err != nil {
 		return parameters{}, err
 	}
 	p, err := lastParametersFor(c, d)
-	p.features, p.ceiling = features, ceiling
+	p.deviceConfigs = configs
 	return p, err
 }
 
@@ -109,7 +106,7 @@ func appliesTo(c cluster.ClaimConfig, request string) bool {
 // because the pod relies on it.
 func parseParameters(path string, text json.RawMessage) (parameters, error) {
 	if len(text) > maxParameters {
-		return parameters{}, unsupported(path, "larger than %d bytes", maxParameters)
+		return parameters{}, unsupported(path, "larger than %d bytes; remove settings", maxParameters)
 	}
 	o, err := parseObject(path, text)
 	if err != nil {
@@ -170,7 +167,7 @@ type object struct {
 func parseObject(path string, text json.RawMessage) (object, error) {
 	o := object{path: path}
 	if err := json.Unmarshal(text, &o.fields); err != nil {
-		return object{}, unsupported(path, "%w", err)
+		return object{}, unsupported(path, "%w; use a JSON object", err)
 	}
 	maps.DeleteFunc(o.fields, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
 	return o, nil

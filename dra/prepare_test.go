@@ -518,7 +518,7 @@ func (n *node) preparesA() {
 	n.Helper()
 	want := []string{testKind + "=GPU-0"}
 	claim := n.claims.claims["default/a"]
-	if _, ceiling, _ := deviceConfigFor(claim, claim.Devices[0]); ceiling != 0 {
+	if configs, _ := deviceConfigsFor(claim, claim.Devices[0]); configs.ceiling != 0 {
 		want = append(want, "gpucdi.dev/claim=uid-a")
 	}
 	if got, err := n.prepare("a"); err != nil || !slices.Equal(got, want) {
