@@ -63,7 +63,7 @@ type computeLimits struct {
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
 	failed   map[string]error     // of the latest probe of a server, by UUID of its GPU
 	started  map[string]time.Time // when a container with a replica was last about to start, by UUID of its GPU
-	left     map[string]bool      // GPUs whose server remains from ended claims only, by UUID
+	left     map[string]bool      // GPUs with a server that ended claims used, by UUID
 }
 
 // preparedClaims are the claims that are prepared on this node. *dra.Driver implements it.
@@ -164,6 +164,7 @@ func (c *computeLimits) limitClaim(ctx context.Context, uid string, d dra.Device
 				return err
 			}
 			delete(c.failed, d.ID)
+			delete(c.probed, d.ID)
 		}
 		delete(c.left, d.ID)
 		return c.apply(ctx, client)
@@ -279,18 +280,14 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 			continue // it was never applied
 		}
 		errs = append(errs, cdi.RemoveMPSClient(c.specDir, client.kind, client.name),
-			c.alone(ctx, func() error { return c.removeShare(ctx, client.share, r.UID) }))
+			c.alone(ctx, func() error { return c.removeShare(ctx, client.share) }))
 	}
 	return errors.Join(errs...)
 }
 
 // removeShare removes the share of a claim. It must be called by alone.
-func (c *computeLimits) removeShare(ctx context.Context, s mps.Share, uid string) error {
-	others := slices.DeleteFunc(c.users(s.GPU), func(other string) bool { return other == uid })
-	if len(others) == 0 {
-		c.left[s.GPU] = true
-		delete(c.probed, s.GPU) // the next check with a claim calls CUDA
-	}
+func (c *computeLimits) removeShare(ctx context.Context, s mps.Share) error {
+	c.left[s.GPU] = true // if claims with other shares remain, the next claim does not find the GPU unused
 	return c.control.Remove(ctx, s)
 }
 
@@ -299,14 +296,17 @@ func (c *computeLimits) removeShare(ctx context.Context, s mps.Share, uid string
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
 	delete(c.failed, uuid)
-	delete(c.left, uuid)
-	return errors.Join(c.resetMode(ctx, uuid), c.control.RemoveServer(ctx, uuid))
+	err := errors.Join(c.resetMode(ctx, uuid), c.control.RemoveServer(ctx, uuid))
+	if c.left[uuid] = err != nil; err == nil {
+		delete(c.left, uuid)
+	}
+	return err
 }
 
 // releaseGPU is endServer for a GPU that a claim has to itself. The server would use memory of the claim. It must be called
 // by alone.
 func (c *computeLimits) releaseGPU(ctx context.Context, uuid string) error {
-	if c.changed.has(uuid) && len(c.users(uuid)) == 0 {
+	if (c.changed.has(uuid) || c.left[uuid]) && len(c.users(uuid)) == 0 {
 		return c.endServer(ctx, uuid)
 	}
 	return c.setMode(ctx, uuid, gpu.ComputeModeDefault) // no server remains

@@ -13,15 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cdi"
 	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/internal/host"
-	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -54,7 +51,7 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 		pod: cluster.PodSecurity{UID: "pod-uid", HostUsers: true}}
 	s := newSnapshot()
 	n.latest = s
-	s.offers, s.running.listed = []*allocator.Resource{}, true
+	s.offers, s.running = []*allocator.Resource{}, running{listed: true}
 	s.known = &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
 	s.plan = &plan{resources: []*allocator.Resource{{Name: allocator.SliceOutlet, Devices: []allocator.Device{{ID: "GPU-a", Class: allocator.Ceiled}}}}}
 	n.limits = &computeLimits{
@@ -136,7 +133,7 @@ func (n *ceiledNode) Watch(ctx context.Context, changed chan<- struct{}, _ *slog
 	}
 }
 
-func (n *ceiledNode) Directory(s mps.Share) string { return filepath.Join(n.dir, s.Name) }
+func (n *ceiledNode) Directory(s mps.Share) string { return filepath.Join(n.dir, s.GPU, s.Name) }
 
 func (n *ceiledNode) ComputeMode(context.Context, string) (gpu.ComputeMode, error) {
 	return n.mode, nil
@@ -233,7 +230,7 @@ func TestComputeLimits(t *testing.T) {
 		t.Errorf("share %+v", got)
 	}
 	text, err := os.ReadFile(filepath.Join(n.limits.specDir, "gpucdi.dev-claim-a.json"))
-	if err != nil || !strings.Contains(string(text), "CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps") || !strings.Contains(string(text), filepath.Join(n.dir, "a")) {
+	if err != nil || !strings.Contains(string(text), "CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps") || !strings.Contains(string(text), filepath.Join(n.dir, "GPU-a", "a")) {
 		t.Errorf("spec %s, error %v", text, err)
 	}
 	if err := n.unprepare("a"); err != nil {
@@ -284,31 +281,43 @@ func TestCeilingOutlivesClaim(t *testing.T) {
 }
 
 // The ledger may not know a container of an ended claim, if its state was lost or the container runtime was absent. The
-// server remains until the running containers are listed without it. Monitors and privileged containers do not count.
+// server remains until the running containers are listed without it.
 func TestCeilingOutlivesLedger(t *testing.T) {
 	n := newCeiledNode(t)
 	if err := errors.Join(n.prepare("a", 25), n.unprepare("a")); err != nil {
 		t.Fatal(err)
 	}
-	n.latest.plan.resources = nil
-	n.latest.plan.parts.GPUs = map[string][]cdi.DeviceNode{"GPU-a": {{Path: "/dev/nvidia0", Major: 195}}, "GPU-b": {{Path: "/dev/nvidia1", Major: 195, Minor: 1}}}
-	has := func(pod string, minor uint32) runtime.Container {
-		return runtime.Container{Name: "main", Pod: runtime.Pod{UID: pod}, Devices: map[uint64]bool{unix.Mkdev(195, minor): true}}
+	client := func(gpu string, pid int) runtime.Container {
+		return runtime.Container{PID: pid, Sources: []string{"/proc", n.Directory(mps.Share{GPU: gpu, Name: "a"})}}
 	}
-	n.latest.running.listed = false
+	running := &n.latest.running
+	running.err = errNotListed
 	n.maintain()
-	n.latest.running.listed = true
-	n.latest.running.containers = []runtime.Container{has("pod-uid", 0)}
+	running.err, running.containers = nil, []runtime.Container{client("GPU-a", 0)}
 	n.maintain()
 	if !n.server || n.mode != gpu.ComputeModeExclusiveProcess {
-		t.Errorf("server %t, compute mode %s while a container has the GPU", n.server, n.mode)
+		t.Errorf("server %t, compute mode %s while a client runs", n.server, n.mode)
 	}
+	running.containers = []runtime.Container{client("GPU-b", 0), client("GPU-a", 1<<30)} // the second one has ended
+	n.maintain()
+	n.check(gpu.ComputeModeDefault)
+}
 
-	ended, agent := has("pod-uid", 0), has("agent", 0)
-	ended.PID, agent.Privileged = 1<<30, true
-	n.latest.running.containers = []runtime.Container{ended, agent, has("other", 1), has("", 0), has("dcgm", 0), has("admin", 0)}
-	n.latest.running.checkpoint.Holders = []kubelet.Holder{{PodUID: "dcgm", Container: "main", Device: allocator.MonitorID + "::1"}}
-	n.limits.gate.Restore(allocator.Claim{UID: "b", Admin: []string{"GPU-a"}, Pods: []string{"admin"}})
+// A claim for all of a GPU gets it only once the server of earlier claims has ended, which would use memory of the claim.
+func TestServerEndsBeforeWholeGPU(t *testing.T) {
+	n := newCeiledNode(t)
+	n.limits.gate.Advertise(n.ledger())
+	if err := errors.Join(n.prepare("a", 25), n.unprepare("a"), n.limits.gate.Prepare(allocator.Claim{UID: "b", Devices: []string{"GPU-a"}})); err != nil {
+		t.Fatal(err)
+	}
+	n.removal = errors.New("no response")
+	whole := dra.Record{UID: "b", Devices: []dra.Device{{ID: "GPU-a"}}}
+	for range 2 {
+		if err := n.limits.limit(t.Context(), whole); err == nil || !strings.Contains(err.Error(), "no response") {
+			t.Errorf("error %v", err)
+		}
+	}
+	n.removal = nil
 	n.maintain()
 	n.check(gpu.ComputeModeDefault)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/gpu"
 	"github.com/gpucdi/gpucdi/gpu/driver"
-	"github.com/gpucdi/gpucdi/kubelet"
 	"github.com/gpucdi/gpucdi/mps"
 	"github.com/gpucdi/gpucdi/runtime"
 )
@@ -221,6 +221,8 @@ func (c *computeLimits) checkLeftover(ctx context.Context, uuid string) error {
 		return c.endServer(ctx, uuid)
 	case c.changed.has(uuid):
 		return errors.Join(c.failed[uuid], c.withServer(ctx, uuid, func() error { return c.control.EnsureServer(ctx, uuid) }))
+	case c.left[uuid] && len(c.users(uuid)) == 0: // its end failed
+		return c.endServer(ctx, uuid)
 	}
 	return c.failed[uuid]
 }
@@ -228,32 +230,17 @@ func (c *computeLimits) checkLeftover(ctx context.Context, uuid string) error {
 // unused reports whether neither a claim nor a container may use a GPU through MPS, even if the record of the claim or
 // the state of the ledger is lost.
 func (c *computeLimits) unused(uuid string) bool {
-	return len(c.users(uuid)) == 0 && !c.replicated(uuid) && c.latest().offers != nil && c.gate.Unused(uuid, "") && !c.inUse(uuid) && !c.occupied(uuid)
+	return len(c.users(uuid)) == 0 && !c.replicated(uuid) && c.latest().offers != nil && c.gate.Unused(uuid, "") && !c.inUse(uuid) && !c.hasClient(uuid)
 }
 
-// occupied reports whether a running container of a pod has the device node of a GPU, and not only to monitor it. The
-// ledger may not know such a container: it releases a GPU that the config withdraws while the runtime is absent.
-func (c *computeLimits) occupied(uuid string) bool {
-	s := c.latest()
-	if !s.running.listed {
-		return true
-	}
-	numbers := s.plan.parts.DeviceNumbers()[uuid]
-	if len(numbers) == 0 { // the GPU is gone or has MIG devices, so its containers cannot use it through MPS
-		return false
-	}
-	return slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool {
-		has := len(r.DevicesOf(map[string][]uint64{uuid: numbers})) > 0
-		return has && r.Pod.UID != "" && !r.Privileged && !c.monitors(r) && (r.PID == 0 || !processEnded(c.node, r.PID))
+// hasClient reports whether a running container is a client of the server of a GPU. The ledger may not know it: it
+// releases a GPU that the config withdraws while the runtime is absent.
+func (c *computeLimits) hasClient(uuid string) bool {
+	s, dir := c.latest(), c.control.Directory(mps.Share{GPU: uuid})
+	return errors.Is(s.running.err, errNotListed) || slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool {
+		return slices.ContainsFunc(r.Sources, func(path string) bool { return filepath.Dir(path) == dir }) &&
+			(r.PID == 0 || !processEnded(c.node, r.PID))
 	})
-}
-
-// monitors reports whether a container may have all GPUs, through a monitor or the admin access of a claim.
-func (c *computeLimits) monitors(r runtime.Container) bool {
-	return slices.ContainsFunc(c.gate.Claims(), func(claim allocator.Claim) bool { return claim.Monitors(r.Pod.UID) }) ||
-		slices.ContainsFunc(c.latest().running.checkpoint.Holders, func(h kubelet.Holder) bool {
-			return allocator.DeviceOf(h.Device) == allocator.MonitorID && h.PodUID == r.Pod.UID && h.Container == r.Name
-		})
 }
 
 // prune removes the CDI specs of claims that are not prepared, and of replicas that are not in the ledger. The error

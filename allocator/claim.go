@@ -49,8 +49,8 @@ func (c Claim) SameDevices(d Claim) bool {
 	return slices.Equal(c.distinct(), d.distinct()) && slices.Equal(distinct(c.Admin), distinct(d.Admin))
 }
 
-// Monitors reports whether a pod may have devices of other holders through the claim's admin access.
-func (c Claim) Monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
+// monitors reports whether a pod may have devices of other holders through the claim's admin access.
+func (c Claim) monitors(pod string) bool { return len(c.Admin) > 0 && slices.Contains(c.Pods, pod) }
 
 // Prepare grants all devices of a claim, or none. For a claim that is already prepared it succeeds, adds the pods, and
 // keeps the latest MaxClaimPods of them. A retry after Changed can succeed if the error wraps ErrHeld and neither

@@ -266,7 +266,7 @@ func (n *next) findStrays() []Part {
 
 // explained reports whether the pod of a container holds an entry with its part, or may have devices of other holders.
 func (n *next) explained(c Container) bool {
-	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.Monitors(c.Pod) || n.hasDevice(claim, c) }) {
+	if slices.ContainsFunc(n.o.Claims, func(claim Claim) bool { return claim.monitors(c.Pod) || n.hasDevice(claim, c) }) {
 		return true
 	}
 	return n.o.Checkpoint != nil && slices.ContainsFunc(n.o.Checkpoint.Held, func(h Holding) bool {

@@ -41,6 +41,7 @@ type Container struct {
 
 	Devices    map[uint64]bool // device numbers of character devices, see unix.Mkdev
 	Privileged bool            // a device cgroup rule allows all devices
+	Sources    []string        // host paths of its mounts; nil without Devices and in NRI calls
 }
 
 // Pod identifies a pod.
@@ -208,7 +209,8 @@ func appendContainer(running []Container, c Container, labels map[string]string,
 
 func (c *Container) readSpec(data []byte) error {
 	var spec struct {
-		Linux struct {
+		Mounts []oci.Mount `json:"mounts"`
+		Linux  struct {
 			Devices   []oci.LinuxDevice `json:"devices"`
 			Resources struct {
 				Devices []oci.LinuxDeviceCgroup `json:"devices"`
@@ -219,6 +221,11 @@ func (c *Container) readSpec(data []byte) error {
 		return err
 	}
 	c.SetDevices(spec.Linux.Devices, spec.Linux.Resources.Devices)
+	if len(c.Devices) > 0 {
+		for _, m := range spec.Mounts {
+			c.Sources = append(c.Sources, m.Source)
+		}
+	}
 	return nil
 }
 

@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	specOfGPU0 = `{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0},{"path":"/dev/sda","type":"b","major":195,"minor":1}],
+	specOfGPU0 = `{"mounts":[{"destination":"/a","source":"/node/a"},{"destination":"/b","source":"/node/b"}],"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0},{"path":"/dev/sda","type":"b","major":195,"minor":1}],
 		"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","access":"m"},{"allow":true,"type":"c","major":195,"minor":0,"access":"rwm"}]}}}`
 	privilegedSpec = `{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}],
 		"resources":{"devices":[{"allow":true,"access":"rwm"}]}}}`
@@ -142,8 +142,8 @@ func TestListRunningContainerd(t *testing.T) {
 	}})
 	want := []string{
 		"container paused (containerd namespace moby) has GPU 0, privileged",
-		"container web (containerd namespace default) has GPU 0",
-		"default/pod/main has GPU 0",
+		"container web (containerd namespace default) has GPU 0 and [/node/a /node/b]",
+		"default/pod/main has GPU 0 and [/node/a /node/b]",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -163,7 +163,7 @@ func TestListRunningCRIO(t *testing.T) {
 		containers: []*cri.Container{container("a", "main"), container("b", "none"), container("removed", "removed")},
 		info:       map[string]string{"a": verbose(specOfGPU0), "b": verbose(`{}`)},
 	})
-	if want := []string{"default/pod/main has GPU 0", "default/pod/none"}; !slices.Equal(got, want) {
+	if want := []string{"default/pod/main has GPU 0 and [/node/a /node/b]", "default/pod/none"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -262,6 +262,9 @@ func describe(t *testing.T, f http.Handler) (lines []string) {
 		}
 		if c.Devices[unix.Mkdev(195, 0)] {
 			line += " has GPU 0"
+			if len(c.Sources) > 0 {
+				line += fmt.Sprint(" and ", c.Sources)
+			}
 		}
 		if c.Devices[unix.Mkdev(195, 1)] {
 			line += " has a block device"
