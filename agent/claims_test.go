@@ -94,15 +94,17 @@ func TestOrderDelay(t *testing.T) {
 	})
 }
 
-// A claim without a record does not hold the devices of its requests with admin access, according to the API server.
-func TestRestoredAdminAccess(t *testing.T) {
+// A claim without a record does not hold the devices of its requests with admin access, and of others what it shares,
+// according to the API server.
+func TestRestoredClaims(t *testing.T) {
 	const checkpoint = `{"Data":"{\"ClaimInfoStateList\":[` +
 		`{\"ClaimUID\":\"a\",\"ClaimName\":\"a\",\"Namespace\":\"default\",\"PodUIDs\":{\"pod\":{}},\"DriverState\":{\"gpu.nvidia.com\":{\"Devices\":[` +
 		`{\"PoolName\":\"node\",\"DeviceName\":\"gpu-0\",\"RequestNames\":[\"monitor\"]},{\"PoolName\":\"node\",\"DeviceName\":\"gpu-1\",\"RequestNames\":[\"gpu\"]}]}}},` +
 		`{\"ClaimUID\":\"b\",\"ClaimName\":\"b\",\"Namespace\":\"default\",\"DriverState\":{\"gpu.nvidia.com\":{\"Devices\":[` +
 		`{\"PoolName\":\"node\",\"DeviceName\":\"gpu-2\",\"RequestNames\":[\"monitor\"]}]}}}]}"}`
 	const claim = `{"metadata":{"namespace":"default","name":"NAME","uid":"a"},"status":{"allocation":{"devices":{"results":[` +
-		`{"request":"monitor","driver":"gpu.nvidia.com","pool":"node","device":"gpu-0","adminAccess":true},{"request":"gpu","driver":"gpu.nvidia.com","pool":"node","device":"gpu-1"}]}}}}`
+		`{"request":"monitor","driver":"gpu.nvidia.com","pool":"node","device":"gpu-0","adminAccess":true},{"request":"gpu","driver":"gpu.nvidia.com","pool":"node","device":"gpu-1","consumedCapacity":{"cores":"30","memory":"1Gi"}},` +
+		`{"request":"gpu","driver":"other","pool":"node","device":"gpu-2","consumedCapacity":{"cores":"30","memory":"1Gi"}}]}}}}`
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "dra_manager_state"), []byte(checkpoint), 0o600); err != nil {
 		t.Fatal(err)
@@ -111,7 +113,8 @@ func TestRestoredAdminAccess(t *testing.T) {
 		_, _ = io.WriteString(w, strings.Replace(claim, "NAME", r.URL.Path[len(r.URL.Path)-1:], 1)) // claim b was replaced by another one
 	}))
 	defer api.Close()
-	a := allocator.Claim{UID: "a", Namespace: "default", Name: "a", Pods: []string{"pod"}, Devices: []string{"GPU-1"}, Admin: []string{"GPU-0"}}
+	a := allocator.Claim{UID: "a", Namespace: "default", Name: "a", Pods: []string{"pod"}, Devices: []string{"GPU-1"}, Admin: []string{"GPU-0"},
+		Amounts: map[string]allocator.Amount{"GPU-1": {Cores: 30, Memory: 1 << 30}}}
 	b := allocator.Claim{UID: "b", Namespace: "default", Name: "b", Devices: []string{"GPU-2"}}
 	restores := func(want ...allocator.Claim) {
 		t.Helper()
@@ -124,6 +127,6 @@ func TestRestoredAdminAccess(t *testing.T) {
 	}
 	restores(a, b)
 	api.Close()
-	a.Devices, a.Admin = []string{"GPU-0", "GPU-1"}, nil
+	a.Devices, a.Admin, a.Amounts = []string{"GPU-0", "GPU-1"}, nil, nil
 	restores(a, b)
 }

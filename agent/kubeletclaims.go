@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/cluster"
 	"github.com/gpucdi/gpucdi/dra"
 	"github.com/gpucdi/gpucdi/kubelet"
 )
@@ -29,11 +30,11 @@ func (c *claims) restore(ctx context.Context, log *slog.Logger) {
 		if recorded[p.UID] || len(c.claim(p, nil).Devices) == 0 {
 			continue
 		}
-		admin, err := c.adminRequests(ctx, p)
+		allocated, err := c.devicesOf(ctx, p)
 		if err != nil {
 			log.Warn("claim without a record not read, assuming that it holds all of its devices", "uid", p.UID, "err", err)
 		}
-		claim := c.claim(p, admin)
+		claim := c.claim(p, allocated)
 		log.Warn("claim without a record restored from the kubelet's checkpoint", "claim", claim.String(), "uid", p.UID, "devices", claim.Devices, "admin", claim.Admin)
 		c.gate.Restore(claim)
 	}
@@ -63,26 +64,26 @@ func (c *claims) join(prepared []kubelet.PreparedClaim, began time.Time) {
 	c.gate.Join(pods, began)
 }
 
-// adminRequests returns the requests of a claim with admin access, which the kubelet's checkpoint lacks. Without a
-// response of the API server, the claim holds all of its devices.
-func (c *claims) adminRequests(ctx context.Context, p kubelet.PreparedClaim) (map[string]bool, error) {
+// devicesOf returns the devices that are allocated to a claim, because the kubelet's checkpoint lacks their amounts and
+// admin access. Without a response of the API server, the claim holds all of its devices.
+func (c *claims) devicesOf(ctx context.Context, p kubelet.PreparedClaim) ([]cluster.ClaimDevice, error) {
 	claim, err := c.client.Claim(ctx, p.Namespace, p.Name)
 	if err != nil || claim.UID != p.UID {
 		return nil, err
 	}
+	return claim.Devices, nil
+}
+
+// claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted. allocated are its devices
+// according to the API server, nil if they are not known.
+func (c *claims) claim(p kubelet.PreparedClaim, allocated []cluster.ClaimDevice) allocator.Claim {
+	claim := allocator.Claim{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Pods: p.Pods}
 	admin := map[string]bool{}
-	for _, d := range claim.Devices {
+	for _, d := range allocated {
 		if d.AdminAccess {
 			admin[d.Request] = true
 		}
 	}
-	return admin, nil
-}
-
-// claim converts a claim of the kubelet's checkpoint. Devices of other drivers are omitted. admin are its requests with
-// admin access.
-func (c *claims) claim(p kubelet.PreparedClaim, admin map[string]bool) allocator.Claim {
-	claim := allocator.Claim{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Pods: p.Pods}
 	for _, d := range p.Devices {
 		id, ok := dra.DeviceID(d.Name)
 		switch {
@@ -93,6 +94,7 @@ func (c *claims) claim(p kubelet.PreparedClaim, admin map[string]bool) allocator
 			claim.Devices = append(claim.Devices, id)
 		}
 	}
+	claim.Amounts = dra.Amounts(allocated, c.driverName, c.poolName)
 	return claim
 }
 

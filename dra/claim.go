@@ -90,6 +90,24 @@ func amountOf(d cluster.ClaimDevice) (amount allocator.Amount, err error) {
 	return amount, nil
 }
 
+// Amounts returns the amounts that are allocated to a claim of the devices of a driver in a pool, by ID. It omits devices
+// that the claim has to itself.
+func Amounts(devices []cluster.ClaimDevice, driver, pool string) map[string]allocator.Amount {
+	var amounts map[string]allocator.Amount
+	for _, d := range devices {
+		id, known := DeviceID(d.Device)
+		amount, err := amountOf(d)
+		if !known || d.Driver != driver || d.Pool != pool || d.AdminAccess || err != nil || amount == (allocator.Amount{}) {
+			continue
+		}
+		if amounts == nil {
+			amounts = map[string]allocator.Amount{}
+		}
+		amounts[id] = amounts[id].Add(amount)
+	}
+	return amounts
+}
+
 // mainRequest returns the name of a request without its subrequest.
 func mainRequest(name string) string {
 	request, _, _ := strings.Cut(name, "/")

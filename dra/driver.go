@@ -96,6 +96,7 @@ type Gate interface {
 	Unprepare(uid string)
 	Cancel(uid string)
 	Claim(uid string) (c allocator.Claim, prepared bool)
+	Claims() []allocator.Claim
 	Changed() <-chan struct{}
 }
 

@@ -111,6 +111,12 @@ func (g *fakeGate) Restore(c allocator.Claim) {
 	g.claims[c.UID] = c
 }
 
+func (g *fakeGate) Claims() []allocator.Claim {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Collect(maps.Values(g.claims))
+}
+
 func (g *fakeGate) Claim(uid string) (allocator.Claim, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

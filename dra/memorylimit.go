@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,6 +87,15 @@ func (d *Driver) limitPod(ctx context.Context, uid string) error {
 func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []string) error {
 	var errs []error
 	restored := map[string]bool{}
+	restore := func(p Pod) {
+		if restored[p.UID] {
+			return
+		}
+		restored[p.UID] = true
+		if err := d.limitPod(ctx, p.UID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("%w: pod %s: %w", errMemoryLimit, cmp.Or(p.Name, p.UID), err))
+		}
+	}
 	for _, r := range d.Records() {
 		if !r.partial() {
 			continue
@@ -97,12 +107,15 @@ func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []s
 			r = r.withPods(unnamed(uids))
 		}
 		for _, p := range r.Pods {
-			if restored[p.UID] {
-				continue
-			}
-			restored[p.UID] = true
-			if err := d.limitPod(ctx, p.UID); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, fmt.Errorf("%w: pod %s: %w", errMemoryLimit, p.Name, err))
+			restore(p)
+		}
+	}
+	for _, c := range d.cfg.Gate.Claims() { // those whose records are lost, too
+		for _, amount := range c.Amounts {
+			if amount.Partial() {
+				for _, p := range unnamed(slices.Concat(using(c.UID), c.Pods)) {
+					restore(p)
+				}
 			}
 		}
 	}

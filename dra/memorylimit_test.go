@@ -14,6 +14,7 @@ import (
 
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/gpucdi/gpucdi/allocator"
 	"github.com/gpucdi/gpucdi/cluster"
 )
 
@@ -217,6 +218,11 @@ func TestRestoreLimits(t *testing.T) {
 	// A pod that was deleted before its name was read is limited, too.
 	n.claims.fail(nil)
 	restores("unknown", "next-uid", "pod-uid-b")
+
+	// So are the pods of a claim whose record is lost.
+	n.cfg.Gate.Restore(allocator.Claim{UID: "lost", Pods: []string{"known"}, Amounts: map[string]allocator.Amount{"GPU-3": {Cores: 25}}})
+	using["lost"] = []string{"joined"}
+	restores("unknown", "next-uid", "pod-uid-b", "joined", "known")
 }
 
 // While the driver worker restarts, limits cannot be set. Prepare retries, since the kubelet repeats a failed call only
