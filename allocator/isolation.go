@@ -15,7 +15,7 @@ type MemoryIsolation string
 const (
 	MemoryIsolationNone     MemoryIsolation = "none"     // each process can allocate all free memory
 	MemoryIsolationDriver   MemoryIsolation = "driver"   // the driver limits each pod, but not CUDA's managed memory
-	MemoryIsolationHardware MemoryIsolation = "hardware" // a MIG device or GPU that is not shared
+	MemoryIsolationHardware MemoryIsolation = "hardware" // a GPU or GPU instance that is not shared
 )
 
 // ComputeIsolation is the level of isolation between the pods that share the compute time of a device.
@@ -24,8 +24,8 @@ type ComputeIsolation string
 // The levels, from the weakest to the strongest.
 const (
 	ComputeIsolationTimeSlice ComputeIsolation = "timeslice" // processes take turns
-	ComputeIsolationCeiling   ComputeIsolation = "ceiling"   // MPS limits the multiprocessors that each claim or pod can use
-	ComputeIsolationHardware  ComputeIsolation = "hardware"  // a MIG device or GPU that is not shared
+	ComputeIsolationCeiling   ComputeIsolation = "ceiling"   // each claim or pod can use a limited number of multiprocessors
+	ComputeIsolationHardware  ComputeIsolation = "hardware"  // a GPU or GPU instance that is not shared
 )
 
 // MemoryIsolationLevels are the levels, from the weakest to the strongest.
@@ -42,13 +42,19 @@ type Isolation struct {
 
 func (i Isolation) String() string { return fmt.Sprintf("memory %s, compute %s", i.Memory, i.Compute) }
 
-// Isolation returns the isolation of the pods that share a device. A device whose limits cannot be enforced has the
-// isolation of one without limits.
+// Isolation returns the isolation of the pods that share a device, or the GPU instance of a Subdivided one. A device whose
+// limits cannot be enforced has the isolation of one without limits.
 func (d Device) Isolation() Isolation {
 	if d.Unenforceable {
 		return TimeSliced.isolation()
 	}
-	return d.Class.isolation()
+	level := d.Class.isolation()
+	if d.Subdivided {
+		// Compute instances have their own multiprocessors. The driver's documentation promises isolation from faults
+		// for GPU instances only.
+		level = level.weaker(Isolation{MemoryIsolationNone, ComputeIsolationCeiling})
+	}
+	return level
 }
 
 // isolation returns the isolation of shares of this class. The empty class is that of a device that is not shared.
@@ -70,7 +76,7 @@ func (p Policy) WeakestIsolation(inv *gpu.Inventory) (weakest Isolation, shared 
 	for _, a := range Assign(inv, p) {
 		if !a.Rule.Exclude && a.Device.Fault.Code != gpu.FaultGone {
 			weakest = weakest.weaker(a.Device.Isolation())
-			shared = shared || a.Device.Class != ""
+			shared = shared || a.Device.Class != "" || a.Device.Subdivided
 		}
 	}
 	return weakest, shared

@@ -31,6 +31,8 @@ func TestIsolationWithoutLimits(t *testing.T) {
 		{Device{Class: Ceiled}, Ceiled.isolation()},
 		{Device{Class: Ceiled, Unenforceable: true}, TimeSliced.isolation()},
 		{Device{Class: MemoryLimited, Unenforceable: true}, TimeSliced.isolation()},
+		{Device{Subdivided: true}, Isolation{MemoryIsolationNone, ComputeIsolationCeiling}},
+		{Device{Subdivided: true, Class: TimeSliced}, TimeSliced.isolation()},
 	} {
 		if got := tc.device.Isolation(); got != tc.want {
 			t.Errorf("%+v: %s, want %s", tc.device, got, tc.want)

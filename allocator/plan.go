@@ -69,6 +69,9 @@ type Device struct {
 	// claims do not share it.
 	Sharing  ShareUnit
 	Capacity Amount
+	// Subdivided reports whether the device is a MIG compute instance with a part of its GPU instance, such as 1c.3g.20gb.
+	// All compute instances of a GPU instance share its memory.
+	Subdivided bool
 	// OneReplica reports whether a container that requests more than one device is rejected.
 	OneReplica bool
 
