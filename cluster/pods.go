@@ -12,6 +12,9 @@ import (
 // followDuration is the duration of a watch of pods. The list before each watch finds changes whose events were lost.
 const followDuration = 2 * time.Minute
 
+// notEnded selects the pods whose containers run, or may still start.
+const notEnded = "status.phase!=Succeeded,status.phase!=Failed"
+
 // podsPerPage is smaller than objectsPerPage, because a pod can be larger than 1 MiB. maxPages bounds a list to 20,000
 // pods.
 const podsPerPage = "50"
@@ -25,7 +28,6 @@ type ClaimingPod struct {
 
 	Templates []string // names of the templates that it refers to, at most maxTemplates, without duplicates
 	Waiting   bool     // for the creation of a claim from one of Templates
-	Ended     bool     // its containers have ended and will not restart
 }
 
 // UnmarshalJSON decodes a Pod.
@@ -43,7 +45,6 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 			} `json:"resourceClaims"`
 		} `json:"spec"`
 		Status struct {
-			Phase                 string `json:"phase"`
 			ResourceClaimStatuses []struct {
 				Name string `json:"name"`
 			} `json:"resourceClaimStatuses"`
@@ -54,7 +55,6 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 	}
 	m := object.Metadata
 	*p = ClaimingPod{Namespace: m.Namespace, Name: m.Name, UID: m.UID}
-	p.Ended = object.Status.Phase == "Succeeded" || object.Status.Phase == "Failed"
 	created := map[string]bool{}
 	for _, s := range object.Status.ResourceClaimStatuses {
 		created[s.Name] = true
@@ -71,10 +71,10 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// FollowPods calls listed with the pods that match a label selector, in all namespaces, then changed for each change of
-// such a pod. It returns nil after followDuration, or when ctx ends after the list.
+// FollowPods calls listed with the pods that match a label selector and have not ended, in all namespaces, then changed
+// for each change of such a pod; deleted is also set when it ends. It returns nil after followDuration, or when ctx ends after the list.
 func (c *Client) FollowPods(ctx context.Context, selector string, listed func([]ClaimingPod), changed func(pod ClaimingPod, deleted bool)) error {
-	query := url.Values{"labelSelector": {selector}, "limit": {podsPerPage}}
+	query := url.Values{"labelSelector": {selector}, "fieldSelector": {notEnded}, "limit": {podsPerPage}}
 	if err := follow(ctx, c, "/api/v1/pods", query, followDuration, listed, changed); err != nil {
 		return fmt.Errorf("pods with label %s: %w", selector, err)
 	}

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// Pods are listed, then their changes are received.
+// Pods that have not ended are listed, then their changes are received.
 func TestFollowPods(t *testing.T) {
 	const waiting = `{"metadata":{"namespace":"n","name":"a","uid":"1"},"spec":{"resourceClaims":[{"name":"x","resourceClaimTemplateName":"t"},{"name":"y","resourceClaimName":"c"}]}}`
-	const created = `{"metadata":{"namespace":"n","name":"a","uid":"1"},"spec":{"resourceClaims":[{"name":"x","resourceClaimTemplateName":"t"}]},"status":{"phase":"Failed","resourceClaimStatuses":[{"name":"x"}]}}`
+	const created = `{"metadata":{"namespace":"n","name":"a","uid":"1"},"spec":{"resourceClaims":[{"name":"x","resourceClaimTemplateName":"t"}]},"status":{"resourceClaimStatuses":[{"name":"x"}]}}`
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		switch {
-		case r.URL.Path != "/api/v1/pods" || q.Get("labelSelector") != "a=b":
+		case r.URL.Path != "/api/v1/pods" || q.Get("labelSelector") != "a=b" || q.Get("fieldSelector") != "status.phase!=Succeeded,status.phase!=Failed":
 			w.WriteHeader(http.StatusNotFound)
 		case q.Get("watch") == "":
 			_, _ = io.WriteString(w, `{"metadata":{"resourceVersion":"7"},"items":[`+waiting+`]}`)
@@ -38,10 +38,10 @@ func TestFollowPods(t *testing.T) {
 	if err != nil || len(got) != 3 || deletions != 1 {
 		t.Fatalf("pods %+v, %d deletions, error %v", got, deletions, err)
 	}
-	if p := got[0]; !p.Waiting || p.Ended || len(p.Templates) != 1 || p.Templates[0] != "t" || p.Namespace != "n" || p.UID != "1" {
+	if p := got[0]; !p.Waiting || len(p.Templates) != 1 || p.Templates[0] != "t" || p.Namespace != "n" || p.UID != "1" {
 		t.Errorf("listed %+v", p)
 	}
-	if p := got[1]; p.Waiting || !p.Ended {
+	if p := got[1]; p.Waiting {
 		t.Errorf("changed %+v", p)
 	}
 	if err := client.FollowPods(t.Context(), "c=d", nil, nil); err == nil || !strings.Contains(err.Error(), "pods with label c=d") {

@@ -63,7 +63,7 @@ type Controller struct {
 	cfg Config
 	log *slog.Logger
 
-	pods    map[string]cluster.ClaimingPod // by UID; without those that have ended
+	pods    map[string]cluster.ClaimingPod // by UID
 	created map[key]bool                   // templates created, found or refused since the pods were last listed
 	existed map[key]bool                   // templates that the creation found since the pods were last listed
 	foreign map[key]bool                   // templates of others, as last logged
@@ -176,7 +176,7 @@ func (c *Controller) followOnce(ctx context.Context) error {
 // time until the retry, and creates no other templates in the same namespace until the pods are listed again, so that a
 // namespace that fails slowly does not delay other namespaces.
 func (c *Controller) change(ctx context.Context, pod cluster.ClaimingPod, deleted bool) (retry time.Duration) {
-	if deleted || pod.Ended {
+	if deleted {
 		delete(c.pods, pod.UID)
 		return 0
 	}

@@ -222,7 +222,7 @@ func TestTemplatesFollowPods(t *testing.T) {
 		if creations, _ := api.counts(); creations != 2 {
 			t.Errorf("%d creations, want 2", creations)
 		}
-		api.put(cluster.ClaimingPod{Namespace: "team", UID: "before", Templates: []string{"vcuda-c10-m1000"}, Ended: true})
+		api.remove("before")
 		for i := range 100 {
 			api.remove(fmt.Sprint("pod-", i))
 		}
