@@ -36,7 +36,7 @@ var importRules = map[string]struct {
 	"cluster":           {nil, "an API client without decisions"},
 	"metrics":           {[]string{"gpu", "status"}, "a view of the status, with counters"},
 	"config":            {[]string{"allocator", "cdi", "gpu/health", "kubelet"}, "a file format for types that other packages own"},
-	"doctor":            {[]string{"config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every component without the agent"},
+	"doctor":            {[]string{"allocator", "config", "gpu", "gpu/health", "gpu/driver", "cdi", "kubelet", "runtime", "status", "internal/host"}, "it checks every component without the agent"},
 	"agent":             {[]string{"config", "cordon", "gpu", "gpu/health", "gpu/driver", "cdi", "allocator", "kubelet", "dra", "mps", "runtime", "runtime/nri", "labels", "cluster", "status", "metrics", "internal/host"}, "it wires all packages"},
 	"vcuda":             {[]string{"allocator", "cluster"}, "a controller of the cluster, without a node"},
 	"cmd/gpucdi":        {[]string{"agent", "allocator", "cdi", "cluster", "config", "cordon", "doctor", "gpu", "gpu/driver", "labels", "mps", "status", "vcuda", "internal/host"}, "flags become a Config; no logic"},

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpucdi/gpucdi/status"
+	"github.com/gpucdi/gpucdi/allocator"
 )
 
 // dra checks the DRA driver and the ResourceSlices if DRA is enabled, and previews a change of allocation.mode.
@@ -30,23 +30,30 @@ func (e *examination) dra(context.Context) []Finding {
 		findings = append(findings, fail(check, "another program wrote ResourceSlices of this driver and node: "+strings.Join(d.Slices.Foreign, ", "),
 			"run only one driver of this name on a node")...)
 	}
-	if len(d.Slices.Dropped) > 0 {
-		findings = append(findings, warn(check, "the API server does not store "+strings.Join(d.Slices.Dropped, ", "),
-			"enable the feature gates of DRA, or upgrade Kubernetes")...)
-	}
 	if len(findings) > 0 {
 		return findings
 	}
-	return pass(check, fmt.Sprintf("%s is registered, %d devices are in the ResourceSlices; %s", d.Driver, d.Slices.Devices, movePreview(e.status)))
+	if len(d.Slices.Dropped) > 0 {
+		findings = warn(check, "the API server does not store "+strings.Join(d.Slices.Dropped, ", "),
+			"enable the feature gates of DRA, or upgrade Kubernetes")
+	}
+	return append(findings, pass(check, fmt.Sprintf("%s is registered, %d devices are in the ResourceSlices; %s", d.Driver, d.Slices.Devices, e.movePreview()))...)
 }
 
 // movePreview describes how many devices would move between the device plugin and DRA if allocation.mode changed, and
-// when.
-func movePreview(n status.Node) string {
-	free, held := 0, 0
+// when. Devices whose rule sets the mode would not move.
+func (e *examination) movePreview() string {
+	fixed := map[string]bool{}
+	if e.snapshot != nil {
+		for _, a := range allocator.Assign(e.snapshot.Inventory, e.settings.Policy()) {
+			fixed[a.Device.ID] = a.Rule.Mode != ""
+		}
+	}
+	free, held, condition := 0, 0, ""
 	var pods []string
-	for _, d := range n.Devices {
+	for _, d := range e.status.Devices {
 		switch {
+		case fixed[d.ID]:
 		case len(d.AllocatedTo) > 0:
 			held++
 			for _, h := range d.AllocatedTo {
@@ -54,12 +61,15 @@ func movePreview(n status.Node) string {
 			}
 		case d.State == "":
 			free++
+			if d.Resource == e.status.DRA.Driver {
+				condition = ", unless a claim is allocated that is not prepared yet"
+			}
 		}
 	}
 	if held == 0 {
-		return fmt.Sprintf("all %d would move immediately if allocation.mode changed", free)
+		return fmt.Sprintf("all %d would move immediately if allocation.mode changed%s", free, condition)
 	}
 	slices.Sort(pods)
-	return fmt.Sprintf("if allocation.mode changed, %d would move immediately, and %d when these pods end: %s",
-		free, held, strings.Join(slices.Compact(pods), ", "))
+	return fmt.Sprintf("if allocation.mode changed, %d would move immediately%s, and %d when these pods end: %s",
+		free, condition, held, strings.Join(slices.Compact(pods), ", "))
 }

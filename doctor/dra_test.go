@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/allocator"
+	"github.com/gpucdi/gpucdi/gpu"
+	"github.com/gpucdi/gpucdi/gpu/driver"
 	"github.com/gpucdi/gpucdi/status"
 )
 
@@ -17,7 +20,7 @@ func TestDRA(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		node status.Node
-		want string // verdict and part of the message; empty for no finding
+		want string // verdicts and parts of the messages, separated by "; "; empty for no finding
 	}{
 		"disabled":   {status.Node{}, ""},
 		"all free":   {status.Node{DRA: registered(status.DRA{}), Devices: devices[:1]}, "pass all 1 would move immediately"},
@@ -26,9 +29,12 @@ func TestDRA(t *testing.T) {
 		"conflict":   {status.Node{DRA: registered(status.DRA{Error: "another process"})}, "fail gpu.nvidia.com is registered with an error: another process"},
 		"no slices":  {status.Node{DRA: registered(status.DRA{Slices: status.Slices{Error: "forbidden"}})}, "fail not up to date: forbidden"},
 		"foreign":    {status.Node{DRA: registered(status.DRA{Slices: status.Slices{Foreign: []string{"x"}}})}, "fail another program wrote ResourceSlices of this driver and node: x"},
-		"old server": {status.Node{DRA: registered(status.DRA{Slices: status.Slices{Dropped: []string{"taints"}}})}, "warn does not store taints"},
+		"old server": {status.Node{DRA: registered(status.DRA{Slices: status.Slices{Dropped: []string{"taints"}}}), Devices: devices[:1]}, "warn does not store taints; pass all 1 would move"},
+		"in slices":  {status.Node{DRA: registered(status.DRA{}), Devices: []status.Device{{ID: "GPU-a", Resource: "gpu.nvidia.com"}}}, "pass all 1 would move immediately if allocation.mode changed, unless a claim is allocated"},
+		"by rule":    {status.Node{DRA: registered(status.DRA{}), Devices: []status.Device{{ID: "GPU-a"}, {ID: "GPU-rule"}}}, "pass all 1 would move immediately"},
 	} {
-		e := &examination{status: tc.node}
+		e := &examination{status: tc.node, snapshot: &driver.Snapshot{Inventory: &gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-rule"}}}}}
+		e.settings.Resources = allocator.Rules{{Select: allocator.Selector{UUID: []string{"GPU-rule"}}, Mode: allocator.ModeDRA}}
 		found := e.dra(t.Context())
 		if tc.want == "" {
 			if found != nil {
@@ -36,9 +42,16 @@ func TestDRA(t *testing.T) {
 			}
 			continue
 		}
-		verdict, message, _ := strings.Cut(tc.want, " ")
-		if len(found) != 1 || string(found[0].Verdict) != verdict || !strings.Contains(found[0].Message, message) {
-			t.Errorf("%s: got %+v, want %s", name, found, tc.want)
+		wants := strings.Split(tc.want, "; ")
+		if len(found) != len(wants) {
+			t.Errorf("%s: got %+v, want %q", name, found, wants)
+			continue
+		}
+		for i, want := range wants {
+			verdict, message, _ := strings.Cut(want, " ")
+			if string(found[i].Verdict) != verdict || !strings.Contains(found[i].Message, message) {
+				t.Errorf("%s: got %+v, want %s", name, found[i], want)
+			}
 		}
 	}
 }
