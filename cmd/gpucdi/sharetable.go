@@ -24,10 +24,12 @@ func writeIsolation(w io.Writer, devices []status.Device) {
 	}
 }
 
-// writeShares writes a table of the shares of prepared claims, with what remains free on their devices, and of pods with
-// limited replicas.
+// writeShares writes a table of the shares of prepared claims, with what remains free on the devices that claims can
+// share, and of pods with limited replicas.
 func writeShares(w io.Writer, devices []status.Device, t tableWriter) error {
-	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool { return d.Sharing == nil || len(d.Sharing.Shares) == 0 })
+	shared := slices.DeleteFunc(slices.Clone(devices), func(d status.Device) bool {
+		return d.Sharing == nil || len(d.Sharing.Shares) == 0 && d.Sharing.Capacity == (status.Amount{})
+	})
 	if len(shared) == 0 {
 		return nil
 	}

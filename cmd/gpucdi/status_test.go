@@ -123,7 +123,8 @@ func TestStatusOfShares(t *testing.T) {
 				{Namespace: "default", Claim: "quarter", Amount: status.Amount{Cores: 25, MemoryBytes: 20 << 30}, MemoryLimited: true, ComputeCeiling: 50, MemoryUsed: new(uint64(1 << 30))},
 				{Namespace: "default", Claim: "small", Amount: status.Amount{Cores: 5, MemoryBytes: 256 << 20}},
 			}}},
-		{ID: "GPU-b", Index: "1", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{}},
+		{ID: "GPU-b", Index: "1", Resource: "gpu.nvidia.com", MemoryIsolation: "driver", ComputeIsolation: "timeslice", Sharing: &status.Sharing{
+			Capacity: status.Amount{Cores: 100, MemoryBytes: 79 << 30}, Free: status.Amount{Cores: 100, MemoryBytes: 79 << 30}}},
 		{ID: "GPU-c", Index: "2", Resource: "gpu.nvidia.com", MemoryIsolation: "hardware", ComputeIsolation: "hardware"},
 		{ID: "GPU-d", Index: "3", Resource: "nvidia.com/gpu", MemoryIsolation: "driver", ComputeIsolation: "ceiling", Sharing: &status.Sharing{
 			Shares: []status.Share{
@@ -137,6 +138,7 @@ func TestStatusOfShares(t *testing.T) {
 	checkWidth(t, out.String())
 	for _, row := range []string{
 		"GPU CORES CEILING MEMORY USED LIMITED ALLOCATED TO", "0 25 50 20480 MiB 1024 MiB yes claim default/quarter", "0 5 - 256 MiB - no claim default/small", "0 70 - 61440 MiB - - (free)",
+		"1 100 - 80896 MiB - - (free)",
 		"3 ×2 50 40960 MiB 2048 MiB yes pod default/replicas",
 		"Isolation of shared GPU 0, 1: memory driver, compute timeslice",
 	} {
