@@ -60,6 +60,7 @@ func TestDRA(t *testing.T) {
 func runClaimCases(t *testing.T, cases []claimCase) {
 	t.Helper()
 	c := startCluster(t, node.Config{})
+	defer c.keepsRuntimeConfig(t)()
 	c.enableDRA(t)
 	c.awaitSlices(t, 0)
 	c.doc(t, "Move a node to DRA")

@@ -59,15 +59,7 @@ var cases = []struct {
 
 func (c *cluster) runCases(t *testing.T) {
 	t.Helper()
-	runtimeConfig := func() string {
-		return c.sh(t, "find /etc/containerd /etc/crio -type f -exec sha256sum {} + 2>/dev/null || true")
-	}
-	before := runtimeConfig()
-	defer func() {
-		if now := runtimeConfig(); now != before {
-			t.Errorf("the configuration of the container runtime was\n%s\nand is\n%s", before, now)
-		}
-	}()
+	defer c.keepsRuntimeConfig(t)()
 	for _, tc := range cases {
 		if tc.on != "" && !strings.Contains(tc.on, t.Name()) {
 			continue
@@ -75,6 +67,22 @@ func (c *cluster) runCases(t *testing.T) {
 		// The leftovers of a failed case would make the others fail, each after minutes.
 		if !t.Run(tc.name, func(t *testing.T) { tc.run(t, c) }) {
 			return
+		}
+	}
+}
+
+// keepsRuntimeConfig returns a function that checks that the configuration of the container runtime has not changed
+// meanwhile.
+func (c *cluster) keepsRuntimeConfig(t *testing.T) (check func()) {
+	t.Helper()
+	config := func() string {
+		return c.sh(t, "find /etc/containerd /etc/crio -type f -exec sha256sum {} + 2>/dev/null || true")
+	}
+	before := config()
+	return func() {
+		t.Helper()
+		if now := config(); now != before {
+			t.Errorf("the configuration of the container runtime was\n%s\nand is\n%s", before, now)
 		}
 	}
 }
