@@ -123,7 +123,13 @@ func (c *cluster) awaitSlices(t *testing.T, want int) {
 func (c *cluster) claim(t *testing.T, name string, count int, extra ...string) {
 	t.Helper()
 	fields := strings.Join(append([]string{"deviceClassName: gpu.nvidia.com", fmt.Sprint("count: ", count)}, extra...), ", ")
-	manifest := fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: %s}, spec: {devices: {requests: [{name: gpu, exactly: {%s}}]}}}", name, fields)
+	c.claimDevices(t, name, "requests: [{name: gpu, exactly: {"+fields+"}}]")
+}
+
+// claimDevices creates a claim with these fields of its devices, and removes it when the test ends.
+func (c *cluster) claimDevices(t *testing.T, name, fields string) {
+	t.Helper()
+	manifest := fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: %s}, spec: {devices: {%s}}}", name, fields)
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
 	}

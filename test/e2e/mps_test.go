@@ -122,7 +122,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 	c.setMPSFault(t, simdriver.MPSWedged, false)
 	await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
 
-	c.runCeiled(t, "second", "cores: 50, memory: 20Gi")
+	c.runCeiled(t, "second", "cores: 25, memory: 20Gi", "computeCeiling: 50")
 	first, second := c.onlyGPUOf(t, "first"), c.onlyGPUOf(t, "second")
 	if first != second {
 		t.Errorf("the pods have GPUs %s and %s, want the same GPU", first, second)
@@ -169,6 +169,7 @@ func ceiledPods(t *testing.T, c *cluster) {
 	}
 	brokenServers(t, c, second)
 	outlivingContainer(t, c)
+	ceiledUserNamespace(t, c)
 }
 
 // brokenServers kills a program of pod first, after which the server of the GPU hangs, as servers do if a program is
@@ -237,6 +238,26 @@ func outlivingContainer(t *testing.T, c *cluster) {
 	c.awaitNoServers(t)
 }
 
+// ceiledUserNamespace runs a pod as root in a user namespace. It gets its part of a GPU, since it is not root on the
+// node.
+func ceiledUserNamespace(t *testing.T, c *cluster) {
+	t.Helper()
+	c.runOnNode(t, coverDriver)
+	defer c.runOnNode(t, uncoverDriver)
+	c.claimDevices(t, "userns", ceiledDevices("cores: 25, memory: 10Gi", "computeCeiling: 60"))
+	manifest := strings.NewReplacer("spec:\n", "spec:\n  resourceClaims: [{name: gpu, resourceClaimName: userns}]\n",
+		"limits: {nvidia.com/gpu: 1}", "claims: [{name: gpu}]").Replace(userNamespacePod)
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	defer c.remove(t, "userns")
+	c.awaitPhase(t, "userns", "Running")
+	if user := c.exec(t, "userns", "id -u"); user != "0" {
+		t.Errorf("pod userns runs as user %s, want root", user)
+	}
+	c.seesMultiprocessors(t, "userns", "", "0 78") // 60% are 79.2
+}
+
 // withoutMPSDaemon checks that a program of a running container does not get the whole GPU while no MPS daemon runs on the
 // node, and that the claims are served again by the next daemon. Pod second has half of a GPU.
 func withoutMPSDaemon(t *testing.T, c *cluster) {
@@ -263,17 +284,27 @@ func (c *cluster) setMPSFault(t *testing.T, fault simdriver.MPSFault, on bool) {
 	}
 }
 
-// startCeiled is startNonRoot for a pod with a claim of the same name that requests capacity.
-func (c *cluster) startCeiled(t *testing.T, name, capacity string) {
+// startCeiled is startNonRoot for a pod with a claim of the same name that requests capacity, with settings of its
+// DeviceConfig.
+func (c *cluster) startCeiled(t *testing.T, name, capacity string, settings ...string) {
 	t.Helper()
-	c.claim(t, name, 1, "capacity: {requests: {"+capacity+"}}")
+	c.claimDevices(t, name, ceiledDevices(capacity, settings...))
 	c.startNonRoot(t, name, "resourceClaims: [{name: gpu, resourceClaimName: "+name+"}],", "claims: [{name: gpu}]")
 }
 
+// ceiledDevices returns the devices of a claim that requests capacity, with settings of its DeviceConfig.
+func ceiledDevices(capacity string, settings ...string) string {
+	fields := "requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {" + capacity + "}}}}]"
+	if len(settings) > 0 {
+		fields += ", config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: gpucdi.dev/v1, kind: DeviceConfig, " + strings.Join(settings, ", ") + "}}}]"
+	}
+	return fields
+}
+
 // runCeiled is like startCeiled, and waits until the pod runs.
-func (c *cluster) runCeiled(t *testing.T, name, capacity string) {
+func (c *cluster) runCeiled(t *testing.T, name, capacity string, settings ...string) {
 	t.Helper()
-	c.startCeiled(t, name, capacity)
+	c.startCeiled(t, name, capacity, settings...)
 	c.awaitPhase(t, name, "Running")
 }
 

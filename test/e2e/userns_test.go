@@ -5,19 +5,39 @@ import (
 	"testing"
 )
 
-// copyDriver copies the driver to the root of NVIDIA's driver container, which the agent searches first. That root is
-// on a file system that supports idmapped mounts, unlike the overlay of the box. The script also mounts a complete proc
-// and sysfs, which the box lacks: without them, the kernel does not allow a user namespace to mount proc and sysfs.
-const copyDriver = `set -e
+// mountWhole mounts a complete proc and sysfs, which the box lacks: without them, the kernel does not allow a user
+// namespace to mount proc and sysfs.
+const mountWhole = `set -e
 for fs in proc sysfs; do mkdir -p /run/whole/$fs; mount -t $fs $fs /run/whole/$fs; done
-root=/run/nvidia/driver
+`
+
+const unmountWhole = `umount /run/whole/proc /run/whole/sysfs`
+
+// copyDriver copies the driver to the root of NVIDIA's driver container, which the agent searches first. That root is
+// on a file system that supports idmapped mounts, unlike the overlay of the box.
+const copyDriver = mountWhole + `root=/run/nvidia/driver
 mkdir -p $root && mount -t tmpfs tmpfs $root
 mkdir -p $root/usr/lib/x86_64-linux-gnu $root/usr/bin $root/etc/OpenCL/vendors
 cp -a /usr/lib/x86_64-linux-gnu/libnvidia* /usr/lib/x86_64-linux-gnu/libcuda* $root/usr/lib/x86_64-linux-gnu/
 cp -a /usr/bin/nvidia* $root/usr/bin/
 cp -a /etc/OpenCL/vendors/* $root/etc/OpenCL/vendors/`
 
-const removeDriverCopy = `umount /run/whole/proc /run/whole/sysfs && umount --lazy /run/nvidia/driver`
+const removeDriverCopy = unmountWhole + ` && umount --lazy /run/nvidia/driver`
+
+// coverDriver covers the driver files that containers get with copies on a tmpfs, which supports idmapped mounts.
+// MPS does not support the driver root of copyDriver.
+const coverDriver = mountWhole + `mkdir -p /run/cover
+for file in $(grep -o '"hostPath": *"/[^"]*"' ` + cdiDir + `/gpucdi.dev-gpu.json | cut -d '"' -f 4 | sort -u); do
+  file=$(readlink -f $file)
+  if [ -f $file ] && ! [ -e /run/cover/$(basename $file) ]; then
+    cp -p $file /run/cover/
+    mount --bind /run/cover/$(basename $file) $file
+  fi
+done`
+
+const uncoverDriver = unmountWhole + `
+awk '$4 ~ "^/cover/" {print $5}' /proc/self/mountinfo | xargs umount --lazy
+rm -r /run/cover`
 
 const userNamespacePod = `apiVersion: v1
 kind: Pod
