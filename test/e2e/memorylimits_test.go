@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/gpucdi/gpucdi/test/docs"
 )
 
 const (
@@ -23,20 +21,15 @@ func memoryLimits(t *testing.T, c *cluster) {
 	if err := c.driver.Upgrade("615.71.09"); err != nil {
 		t.Fatal(err)
 	}
-	blocks, err := docs.Blocks(t.Context(), "docs/sharing.md", "Limit the memory of each replica", "yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const resource = "nvidia.com/quarter"
-	c.configure(t, strings.Replace(blocks[0], "{name: nvidia.com/gpu,", "{select: {uuid: ["+gpu.UUID+"]}, name: "+resource+",", 1)+"nri: {enabled: true}\n")
+	c.configure(t, quarterConfig(t, gpu.UUID))
 	c.awaitOutput(t, "containers checked for", c.status)
-	c.awaitAllocatable(t, resource, "4")
+	c.awaitAllocatable(t, quarterResource, "4")
 	for _, pod := range []string{"first", "second", "half"} {
 		count := 1
 		if pod == "half" {
 			count = 2
 		}
-		c.run(t, pod, 0, fmt.Sprintf("resources: {limits: {%s: %d}}", resource, count))
+		c.run(t, pod, 0, fmt.Sprintf("resources: {limits: {%s: %d}}", quarterResource, count))
 		c.awaitPhase(t, pod, "Running")
 	}
 	c.checkContainerLimit(t, "half", gpu.Memory/2)
@@ -77,7 +70,7 @@ func memoryLimits(t *testing.T, c *cluster) {
 	if err := c.driver.InjectFault(memoryLimitFails); err != nil {
 		t.Fatal(err)
 	}
-	c.run(t, "waits", 0, "resources: {limits: {"+resource+": 1}}")
+	c.run(t, "waits", 0, "resources: {limits: {"+quarterResource+": 1}}")
 	c.awaitOutput(t, "limiting the GPU memory of pod", func(t *testing.T) string { t.Helper(); return c.kubectl(t, "describe", "pod", "waits") })
 	if err := c.driver.ClearFaults(); err != nil {
 		t.Fatal(err)
@@ -93,6 +86,16 @@ func memoryLimits(t *testing.T, c *cluster) {
 	}
 	c.configure(t, "")
 	c.awaitGPUs(t, "8")
+}
+
+// quarterResource is the resource of quarterConfig.
+const quarterResource = "nvidia.com/quarter"
+
+// quarterConfig returns the config of docs/sharing.md with memory limits for four replicas of one GPU, with NRI enabled.
+func quarterConfig(t *testing.T, gpu string) string {
+	t.Helper()
+	config := blocksOf(t, sharingDocument, "Limit the memory of each replica", "yaml")[0]
+	return strings.Replace(config, "{name: nvidia.com/gpu,", "{select: {uuid: ["+gpu+"]}, name: "+quarterResource+",", 1) + "nri: {enabled: true}\n"
 }
 
 // emulateCgroup2 emulates cgroup v2 until the test ends.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,9 +81,8 @@ func (c *cluster) createContainer(t *testing.T, uuid string) error {
 	return nil
 }
 
-// rejectsWithoutCDI enables NRI in the config file of containerd, with CDI disabled. The container of a pod with a GPU
-// is rejected.
-func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
+// enableNRI enables NRI in the config file of containerd 1.7, and restarts it.
+func (c *cluster) enableNRI(t *testing.T, file string) {
 	t.Helper()
 	config, err := os.ReadFile(file)
 	if err != nil {
@@ -93,6 +93,47 @@ func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	c.restartRuntime(t)
+}
+
+// nriMissing is the row of gpucdi status for a runtime in which NRI is disabled. If NRI was enabled before, the socket
+// can be left.
+var nriMissing = regexp.MustCompile(`(?m)^ *nri +error +connecting to NRI: .*(no such file or directory|connection refused)`)
+
+// limitsWithoutNRI starts a pod with a quarter of a GPU while NRI is enabled in the config of the agent, but disabled in
+// the runtime. Status reports that containers are not checked, and the pod has its memory limit.
+func limitsWithoutNRI(t *testing.T, c *cluster) {
+	version, gpu := c.driver.State().Version, c.driver.State().GPUs[7]
+	c.emulateCgroup2(t)
+	if err := c.driver.Upgrade("615.71.09"); err != nil {
+		t.Fatal(err)
+	}
+	c.configure(t, quarterConfig(t, gpu.UUID))
+	c.awaitAllocatable(t, quarterResource, "4")
+	c.run(t, "limited", 0, "resources: {limits: {"+quarterResource+": 1}}")
+	c.awaitPhase(t, "limited", "Running")
+	mebibytes := int(gpu.Memory / mib / 4)
+	for more, want := range []string{cudaSuccess, cudaOutOfMemory} {
+		if got := c.tryAllocate(t, "limited", mebibytes-100, 100+more); got != want {
+			t.Errorf("allocating %d MiB without NRI: CUDA returns %s, want %s", mebibytes+more, got, want)
+		}
+		c.endAllocations(t, "limited")
+	}
+	if out := c.status(t); !nriMissing.MatchString(out) {
+		t.Errorf("gpucdi status without NRI prints\n%s", out)
+	}
+	c.remove(t, "limited")
+	if err := c.driver.Upgrade(version); err != nil {
+		t.Fatal(err)
+	}
+	c.configure(t, "")
+	c.awaitGPUs(t, "8")
+}
+
+// rejectsWithoutCDI enables NRI in the config file of containerd, with CDI disabled. The container of a pod with a GPU
+// is rejected.
+func (c *cluster) rejectsWithoutCDI(t *testing.T, file string) {
+	t.Helper()
+	c.enableNRI(t, file)
 	c.configure(t, blocksOf(t, nriDocument, "Enable it", "yaml")[0])
 	c.awaitOutput(t, "containers checked for", c.status)
 	c.start(t, "lacking", 1)

@@ -131,8 +131,9 @@ func TestCRIO(t *testing.T) {
 	c.runCases(t)
 }
 
-// TestContainerd17 starts with the defaults of containerd 1.7, which disable CDI, and applies the remedy that the agent
-// logs. Kubernetes is the oldest release in which claims get GPUs. The kubelet's directory is that of k0s.
+// TestContainerd17 starts with the defaults of containerd 1.7, which disable CDI and NRI, and applies the remedy that the
+// agent logs. It enables NRI after memory limits were checked without it. Kubernetes is the oldest release in which claims
+// get GPUs. The kubelet's directory is that of k0s.
 func TestContainerd17(t *testing.T) {
 	inTurn(t, 8)
 	c := startCluster(t, node.Config{
@@ -161,13 +162,13 @@ func TestContainerd17(t *testing.T) {
 		}
 	}
 
-	c.rejectsWithoutCDI(t, c.Box.Path(remedy[3]))
 	setting, section, file := remedy[1], remedy[2], c.Box.Path(remedy[3])
 	config, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fixed := strings.Replace(string(config), section, section+"\n"+setting, 1)
+	c.rejectsWithoutCDI(t, file)
+	fixed := strings.Replace(string(config), section, section+"\n"+setting, 1) // NRI is disabled again
 	if err := os.WriteFile(file, []byte(fixed), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -176,5 +177,8 @@ func TestContainerd17(t *testing.T) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, "container runtime supports CDI")
 	})
-	c.runCases(t)
+	if t.Run("memory limits hold without NRI", func(t *testing.T) { limitsWithoutNRI(t, c) }) {
+		c.enableNRI(t, file)
+		c.runCases(t)
+	}
 }
