@@ -16,7 +16,7 @@ import (
 // foreignMessages are messages of Kubernetes and of the kernel that the symptoms in the documents quote.
 var foreignMessages = []string{
 	"cannot allocate all claims", "has been stopped", "Insufficient nvidia.com/gpu", "Insufficient nvidia.com/vcuda-core",
-	"no such file or directory", "unable to get claim info for ResourceClaim",
+	"connection refused", "no such file or directory", "unable to get claim info for ResourceClaim",
 }
 
 // Every message of gpucdi that a troubleshooting table quotes is part of a string literal of the product, or of the

@@ -281,7 +281,7 @@ func (c *cluster) applyVCUDA(t *testing.T, name string, cores, memory int) {
 }
 
 // vcudaSimultaneous creates pods of several sizes simultaneously, with one command: ten whose init container has the same
-// request, and three copies of each pod of vcudaKinds. Each pod has its own limit.
+// request, and two copies of each pod of vcudaKinds. Each pod has its own limit.
 func vcudaSimultaneous(t *testing.T, c *cluster) {
 	var manifests []string
 	var gib []int // the limits of the manifests
@@ -291,7 +291,7 @@ func vcudaSimultaneous(t *testing.T, c *cluster) {
 		manifests = append(manifests, vcudaPod(fmt.Sprint("name: pod-", i), "", [2]string{"init", request}, [2]string{"main", request}))
 		gib = append(gib, size)
 	}
-	for range 3 {
+	for range 2 {
 		for _, kind := range vcudaKinds {
 			manifests = append(manifests, vcudaPod("generateName: "+kind.prefix, "", kind.containers...))
 			gib = append(gib, kind.gib)
