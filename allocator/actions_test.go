@@ -58,7 +58,7 @@ var kinds = []kind{
 	{"disconnect", outlets, 1, (*world).disconnect},
 	{"publish", 1, 2, func(w *world, _ uint8) bool { return w.publish() }},
 	{"watch slice", 1, 2, func(w *world, _ uint8) bool { return w.watchSlice() }},
-	{"schedule", 2, 5, anyOf(2, func(w *world, i uint8) bool { return w.schedule(i == 1) })},
+	{"schedule", uint8(len(requests)), 5, anyOf(uint8(len(requests)), func(w *world, i uint8) bool { return w.schedule(requests[i]) })},
 	{"join", podSlots, 3, anyOf(podSlots, (*world).join)},
 	{"prepare", podSlots, 5, anyOf(podSlots, (*world).prepare)},
 	{"unprepare", podSlots, 4, anyOf(podSlots, (*world).unprepare)},
@@ -189,7 +189,7 @@ func (w *world) converge(all bool) {
 		w.insert(i)
 		w.write(i)
 		w.landAll()
-		if p := &w.pods[i]; all || !p.active || !wanted.has(p.key, p.part) || p.key == sliceKey && !wanted.has(sliceKey, w.parts[sliceKey]) {
+		if p := &w.pods[i]; all || !p.active || !wanted.has(p.key, p.part) || sliced(p.key) && !wanted.has(p.key, w.parts[p.key]) {
 			w.appear(i)
 			w.force(i)
 			w.stop(i)

@@ -18,7 +18,11 @@ const (
 	modelSequences = 5_000
 	modelSteps     = 60 // actions to draw for a sequence
 	convergeEvery  = 8  // of this many sequences, one ends with convergeWithoutPods, one with convergeWithPods
+	slicedMIGEvery = 5  // of this many sequences, one begins with slicedMIGStart
 )
+
+// slicedMIGStart offers two MIG devices in the slice, to which random actions seldom lead.
+const slicedMIGStart = "configure 5; partition 1; rounds 3"
 
 // ending is what follows the last action of a sequence.
 type ending int64
@@ -32,15 +36,20 @@ const (
 // run runs a sequence, and returns the property that it violates; empty for none.
 func run(actions []action, end ending) string {
 	w := newWorld()
-	for _, a := range actions {
-		if w.do(a); w.violation != "" {
-			return w.violation
-		}
-	}
-	if end != endAtOnce {
+	w.doAll(actions)
+	if end != endAtOnce && w.violation == "" {
 		w.converge(end == convergeWithoutPods)
 	}
 	return w.violation
+}
+
+// doAll performs actions until one violates a property.
+func (w *world) doAll(actions []action) {
+	for _, a := range actions {
+		if w.do(a); w.violation != "" {
+			return
+		}
+	}
 }
 
 // shrink removes actions while the sequence still violates a property.
@@ -64,6 +73,10 @@ func shrink(actions []action, end ending) []action {
 
 // findFailure runs random sequences in parallel, and returns one that violates a property; nil if none does.
 func findFailure(seed uint64, sequences int) (actions []action, end ending) {
+	start, err := parseScript(slicedMIGStart)
+	if err != nil {
+		panic(err)
+	}
 	var next atomic.Int64
 	var mu sync.Mutex
 	var workers sync.WaitGroup
@@ -73,12 +86,13 @@ func findFailure(seed uint64, sequences int) (actions []action, end ending) {
 				draws := newSwarm(rand.New(rand.NewPCG(seed, uint64(i))))
 				w := newWorld()
 				var done []action
-				for range modelSteps {
+				if i%slicedMIGEvery == 0 {
+					done = slices.Clone(start)
+					w.doAll(start)
+				}
+				for steps := 0; steps < modelSteps && w.violation == ""; steps++ {
 					if a := draws.draw(); w.do(a) {
 						done = append(done, a)
-					}
-					if w.violation != "" {
-						break
 					}
 				}
 				sequenceEnd := max(endAtOnce, convergeWithPods-ending(i%convergeEvery))

@@ -19,6 +19,7 @@ var mutants = []struct {
 }{
 	// Overlap.
 	{"entries wait for overlapping ones", "next.go", "return «n.used.fits(e.Part)»\n\t}\n", "true"},
+	{"a MIG device overlaps its GPU", "part.go", "case «p.Extent == ExtentWhole || q.Extent == ExtentWhole»:", "false"},
 	{"MIG devices overlap by placement", "part.go", "«a.Start < b.Start+b.Size && b.Start < a.Start+a.Size»", "false"},
 	{"MIG devices overlap by instance", "part.go", "«p.ComputeInstance == q.ComputeInstance»", "p.Placement == q.Placement"},
 	{"shares add up", "usage.go", "«c.units+p.Share.units() > wholeDevice»", "false"},

@@ -54,10 +54,12 @@ var hardwareUse = [len(parts)][10]uint8{
 // replicas of the GPU.
 const outlets = 5
 
-// sliceOutlet follows the outlets of the device plugin. Its only ID is that of the GPU.
+// sliceOutlet follows the outlets of the device plugin. Its IDs are those of the GPU and, from firstMIGKey on, of its MIG
+// devices.
 const (
 	sliceOutlet = outlets
-	sliceKey    = uint8(len(keys) - 1)
+	sliceKey    = firstMIGKey - 1
+	firstMIGKey = uint8(len(keys) - 2)
 )
 
 var outletNames = [outlets]string{"a", "b", "m", "n", "s"}
@@ -76,7 +78,12 @@ var keys = [...]struct {
 	{Key{"s", gpu0 + "::1"}, 4},
 	{Key{"s", gpu0 + "::2"}, 4},
 	{Key{SliceOutlet, gpu0}, sliceOutlet},
+	{Key{SliceOutlet, "MIG-1"}, sliceOutlet},
+	{Key{SliceOutlet, "MIG-2"}, sliceOutlet},
 }
+
+// sliced reports whether a key is one of the slice.
+func sliced(key uint8) bool { return keys[key].outlet == sliceOutlet }
 
 // mask is a set of keys, by index.
 type mask uint16
@@ -107,13 +114,36 @@ const (
 	layouts
 )
 
-// configs is the number of configs: default, renamed, 2 replicas, 3 replicas, no resource, whole GPUs by claims, shared
-// GPUs by claims.
-const configs = 7
+// configs is the number of configs: default, renamed, 2 replicas, 3 replicas, no resource, GPUs and MIG devices by claims,
+// shared GPUs by claims.
+const (
+	configs     = 7
+	configSlice = 5
+)
+
+// slicedMIG are the MIG devices of each layout in the slice, where one key has different parts.
+var slicedMIG = [layouts]planned{
+	layoutTwo:   {{firstMIGKey, 3}, {firstMIGKey + 1, 4}},
+	layoutBig:   {{firstMIGKey, 5}},
+	layoutMoved: {{firstMIGKey, 6}},
+}
+
+// migPart returns the part of the MIG device of the layout that has the ID of a key of the slice.
+func (w *world) migPart(key uint8) (part uint8, found bool) {
+	for _, o := range slicedMIG[w.layout] {
+		if o.key == key {
+			return o.part, true
+		}
+	}
+	return 0, false
+}
 
 func planOf(config, layout uint8) planned {
 	if config == 4 || layout == layoutLost {
 		return nil
+	}
+	if config == configSlice && layout != layoutWhole {
+		return slicedMIG[layout]
 	}
 	switch layout {
 	case layoutTwo:
@@ -350,10 +380,10 @@ func (w *world) checkFree(key uint8) {
 func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 	for i := range w.pods {
 		p := &w.pods[i]
-		if !p.holds || seen&bit(p.key) != 0 || w.counted(i) {
+		if !p.holds || seen&bit(p.key) != 0 || w.counted(i) || w.replaced(p) {
 			continue
 		}
-		if p.key != sliceKey {
+		if !sliced(p.key) {
 			seen |= bit(p.key)
 		}
 		for j, used := range hardwareUse[p.part] {
@@ -363,6 +393,13 @@ func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 			}
 		}
 	}
+}
+
+// replaced reports whether other MIG devices have replaced that of a claim, so that no container can start with it. An
+// agent without state cannot distinguish their parts, since it assumes that a UUID stands for the present device.
+func (w *world) replaced(p *pod) bool {
+	_, exists := w.migPart(p.key)
+	return p.key >= firstMIGKey && p.container == absent && !exists && slicedMIG[w.layout] != nil
 }
 
 // counted reports whether a pod before the i-th one holds the same claim.

@@ -101,21 +101,37 @@ func (w *world) observation() Observation {
 	}
 	if a := &w.responses[allocations]; a.valid {
 		o.Allocations = &Allocations{Requested: stamp(a.requested), Received: stamp(a.received), Claims: map[string]string{}}
-		if a.keys != 0 {
-			o.Allocations.Claims[gpu0] = "claim"
+		for k := range a.keys.set() {
+			o.Allocations.Claims[k.ID] = "claim"
 		}
 	}
 	for _, c := range w.gate.Claims() {
-		c.Parts = []Part{parts[0]}
+		c.Parts = []Part{w.partOf(c.Devices[0])}
 		o.Claims = append(o.Claims, c)
 	}
 	if w.slice.written {
 		o.Pool = Pool{Acknowledged: stamp(w.slice.at), IDs: map[string]bool{}}
-		if w.slice.listed != 0 {
-			o.Pool.IDs[gpu0] = true
+		for k := range w.slice.listed.set() {
+			o.Pool.IDs[k.ID] = true
 		}
 	}
 	return o
+}
+
+// partOf returns the part of a claim's device, as far as the agent can determine it.
+func (w *world) partOf(id string) Part {
+	if id == gpu0 {
+		return parts[0]
+	}
+	for _, e := range w.ledger.entries {
+		if e.ID == id && e.Part.Extent != ExtentUnknown {
+			return e.Part
+		}
+	}
+	if part, found := w.migPart(keyIndex[Key{SliceOutlet, id}]); found {
+		return parts[part]
+	}
+	return Part{}
 }
 
 func (m mask) set() map[Key]bool {
@@ -193,10 +209,12 @@ func (w *world) reconcile(saves bool) bool {
 			w.fail("%v is withdrawn without a reason", e.Key)
 		}
 	}
-	if was, _ := earlier.Entry(keys[sliceKey].Key); was.State == StateDraining && listed&bit(sliceKey) == 0 {
-		w.checkReleased(sliceKey)
-		if was.Drain.Reason == ReasonConfig {
-			w.checkUnallocated()
+	for e := range earlier.Outlet(SliceOutlet) {
+		if k := keyIndex[e.Key]; e.State == StateDraining && listed&bit(k) == 0 {
+			w.checkReleased(k)
+			if e.Drain.Reason == ReasonConfig {
+				w.checkUnallocated(k)
+			}
 		}
 	}
 	w.checkRequest(listed)
@@ -206,14 +224,18 @@ func (w *world) reconcile(saves bool) bool {
 	return true
 }
 
-// checkRequest fails if the list of all claims is requested while the GPU does not move from the slice to another
-// outlet. It moves while the ledger has it for the slice and the config does not, although the layout still has it. It
-// may also be requested if the config has it for the slice again, until its spec is on disk: the ledger keeps it
-// draining until then. Neither a GPU that moves to the slice nor one that is repartitioned or gone requires the list.
+// checkRequest fails if the list of all claims is requested while no device moves from the slice to another outlet. It
+// moves while the ledger has it for the slice and the config does not, although the layout still has it. It may also be
+// requested if the config has it for the slice again, until its spec is on disk: the ledger keeps it draining until then.
+// Neither a GPU that moves to the slice nor one that is repartitioned or gone requires the list.
 func (w *world) checkRequest(listed mask) {
-	moves := listed&bit(sliceKey) != 0 && w.layout == layoutWhole && (!w.durable || !planOf(w.config, w.layout).has(sliceKey, w.parts[sliceKey]))
+	moves := false
+	for k := sliceKey; k < uint8(len(keys)); k++ {
+		exists := slices.Contains(present[w.layout], Present{Device: parts[w.parts[k]].Device()})
+		moves = moves || listed&bit(k) != 0 && exists && (!w.durable || !planOf(w.config, w.layout).has(k, w.parts[k]))
+	}
 	if w.todo.Allocations && !moves {
-		w.fail("the list of all claims is requested, but the GPU does not leave the slice")
+		w.fail("the list of all claims is requested, but no device leaves the slice")
 	}
 }
 
@@ -227,6 +249,7 @@ func (w *world) recordParts(earlier Ledger) [len(keys)]uint8 {
 		was, _ := earlier.Entry(e.Key)
 		if e.dirty && e.seq == was.seq && (!was.dirty || was.Part != e.Part) {
 			w.resetShare(k)
+			w.resetMIG(k)
 		}
 	}
 	return were
@@ -241,12 +264,12 @@ func (w *world) checkReleased(key uint8) {
 	}
 }
 
-// checkUnallocated fails if the GPU moves from the slice to another outlet while it is allocated to an unprepared
-// claim, which could then never be prepared. It ignores allocations from after the slice was published without the GPU.
-func (w *world) checkUnallocated() {
+// checkUnallocated fails if a device moves from the slice to another outlet while it is allocated to an unprepared
+// claim, which could then never be prepared. It ignores allocations from after the slice was published without it.
+func (w *world) checkUnallocated(key uint8) {
 	for i := range w.pods {
-		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey && p.stage == selected && p.since < w.slice.at {
-			w.fail("the GPU leaves the slice while the claim of pod %d has it", p.uid)
+		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == key && p.stage == selected && p.since < w.slice.at {
+			w.fail("%v leaves the slice while the claim of pod %d has it", keys[key].Key, p.uid)
 		}
 	}
 }
@@ -340,6 +363,18 @@ func (w *world) resetShare(key uint8) {
 	for i := range w.pods {
 		if p := &w.pods[i]; p.holds && p.key == key && parts[p.part].Share.Count > 0 && parts[w.parts[key]].Share.Count > 0 {
 			p.part = w.parts[key]
+		}
+	}
+}
+
+// resetMIG sets the parts of pods with a MIG device of the slice to that of the present MIG device with its UUID, which an
+// agent without state assumes. Their containers have it, since the driver refuses to repartition the GPU while a container
+// runs.
+func (w *world) resetMIG(key uint8) {
+	part, found := w.migPart(key)
+	for i := range w.pods {
+		if p := &w.pods[i]; found && p.holds && p.key == key {
+			p.part = part
 		}
 	}
 }

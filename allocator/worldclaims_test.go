@@ -32,23 +32,31 @@ func (w *world) watchSlice() bool {
 	return true
 }
 
-// schedule allocates the GPU, or half of it, to the claim of a new pod.
-func (w *world) schedule(half bool) bool {
-	return w.allocatable(half) && w.reserve(pod{claim: w.uids + 1, half: half})
+// request is what a claim gets: a device of the slice, or half of the GPU.
+type request struct {
+	key  uint8
+	half bool
 }
 
-// allocatable reports whether the scheduler can allocate the GPU, or half of it. The claim of a pod that has ended, or
-// was force-deleted, is deallocated.
-func (w *world) allocatable(half bool) bool {
+var requests = [...]request{{sliceKey, false}, {sliceKey, true}, {firstMIGKey, false}, {firstMIGKey + 1, false}}
+
+// schedule allocates a device to the claim of a new pod.
+func (w *world) schedule(r request) bool {
+	return w.allocatable(r) && w.reserve(pod{claim: w.uids + 1, key: r.key, half: r.half})
+}
+
+// allocatable reports whether the scheduler can allocate a device. The claim of a pod that has ended, or was
+// force-deleted, is deallocated. The scheduler does not track that a MIG device is a part of the GPU.
+func (w *world) allocatable(r request) bool {
 	halves := 0
 	for i := range w.pods {
-		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey {
-			if halves++; !half || !p.half || halves > 1 {
+		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == r.key {
+			if halves++; !r.half || !p.half || halves > 1 {
 				return false
 			}
 		}
 	}
-	return w.scheduled.listed != 0 && (!half || w.scheduled.shared)
+	return w.scheduled.listed&bit(r.key) != 0 && (!r.half || w.scheduled.shared)
 }
 
 // reserve reserves the claim of a new pod for it.
@@ -63,22 +71,22 @@ func (w *world) reserve(p pod) bool {
 		return false
 	}
 	w.uids++
-	p.uid, p.active, p.key, p.stage, p.since = w.uids, true, sliceKey, selected, w.tick
+	p.uid, p.active, p.stage, p.since = w.uids, true, selected, w.tick
 	w.pods[slot] = p
 	return true
 }
 
-// join reserves the claim of a pod for another pod. If no active pod has the claim, the scheduler allocates it again. A
-// claim for a part of the GPU is for one pod at a time.
+// join reserves the claim of a pod for another pod. If no active pod has the claim, the scheduler allocates the same
+// device to it again; package dra handles another one. A claim for a part of the GPU is for one pod at a time.
 func (w *world) join(slot uint8) bool {
 	p := w.pods[slot]
 	if p.claim == 0 {
 		return false
 	}
 	if w.reserved(p.claim) {
-		return !p.half && w.reserve(pod{claim: p.claim})
+		return !p.half && w.reserve(pod{claim: p.claim, key: p.key})
 	}
-	return w.allocatable(p.half) && w.reserve(pod{claim: p.claim, half: p.half})
+	return w.allocatable(request{p.key, p.half}) && w.reserve(pod{claim: p.claim, key: p.key, half: p.half})
 }
 
 // reserved reports whether an active pod has a claim.
@@ -86,20 +94,20 @@ func (w *world) reserved(claim uint8) bool {
 	return slices.ContainsFunc(w.pods[:], func(p pod) bool { return p.active && p.claim == claim })
 }
 
-// claimed returns the slice's key if it is allocated to a claim, prepared or not.
-func (w *world) claimed() mask {
+// claimed returns the slice's keys that are allocated to claims, prepared or not.
+func (w *world) claimed() (allocated mask) {
 	for i := range w.pods {
-		if p := &w.pods[i]; p.uid != 0 && p.active && p.key == sliceKey {
-			return bit(sliceKey)
+		if p := &w.pods[i]; p.uid != 0 && p.active && sliced(p.key) {
+			allocated |= bit(p.key)
 		}
 	}
-	return 0
+	return allocated
 }
 
 // claimOf returns the claim of a pod, with the pods that it is reserved for.
 func (w *world) claimOf(p *pod) Claim {
 	uid := uidNames[p.claim]
-	c := Claim{UID: uid, Name: uid, Devices: []string{gpu0}}
+	c := Claim{UID: uid, Name: uid, Devices: []string{keys[p.key].ID}}
 	for i := range w.pods {
 		if q := &w.pods[i]; q == p || q.active && q.claim == p.claim {
 			c.Pods = append(c.Pods, uidNames[q.uid])
@@ -115,7 +123,7 @@ func (w *world) claimOf(p *pod) Claim {
 // the claim is prepared already.
 func (w *world) prepare(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.key != sliceKey || p.stage != selected {
+	if p.uid == 0 || !sliced(p.key) || p.stage != selected {
 		return false
 	}
 	p.joined = w.referencing(p.claim, referenced) != nil
@@ -127,8 +135,8 @@ func (w *world) prepare(slot uint8) bool {
 			return false
 		}
 		w.fail("the claim of pod %d is refused although it is prepared", p.uid)
-	case p.half:
-		p.part = w.parts[sliceKey]
+	case p.half || p.key != sliceKey:
+		p.part = w.parts[p.key]
 	}
 	p.stage, p.since, p.sandbox, p.reference = admitted, w.tick, w.tick, prepared
 	p.holds = p.active

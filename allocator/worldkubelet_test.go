@@ -89,7 +89,7 @@ func (w *world) slotFor(key uint8) int {
 // allocate is the Allocate call.
 func (w *world) allocate(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.stage != selected || p.key == sliceKey {
+	if p.uid == 0 || p.stage != selected || sliced(p.key) {
 		return false
 	}
 	k := keys[p.key]
@@ -252,7 +252,7 @@ func (w *world) restartKubelet() bool {
 	for i := range w.pods {
 		p := &w.pods[i]
 		p.reference = min(p.reference, referenced)
-		if p.uid == 0 || p.key == sliceKey { // claims are in the DRA manager's state
+		if p.uid == 0 || sliced(p.key) { // claims are in the DRA manager's state
 			continue
 		}
 		recorded := w.recorded(p.uid)
@@ -280,7 +280,7 @@ func (w *world) tracks(p *pod) bool {
 
 // overdue reports whether the kubelet must call Allocate now.
 func (w *world) overdue(p *pod) bool {
-	return p.stage == selected && p.key != sliceKey && p.since+lag <= w.tick+1
+	return p.stage == selected && !sliced(p.key) && p.since+lag <= w.tick+1
 }
 
 // pass lets a tick pass, unless a bounded step is due.

@@ -4,7 +4,10 @@ package allocator
 
 func (w *world) start(slot uint8) bool {
 	p := &w.pods[slot]
-	if p.uid == 0 || p.stage != admitted || !p.active || p.container != absent || p.key != sliceKey && !w.recorded(p.uid) {
+	if p.uid == 0 || p.stage != admitted || !p.active || p.container != absent || !sliced(p.key) && !w.recorded(p.uid) {
+		return false
+	}
+	if _, exists := w.migPart(p.key); p.key >= firstMIGKey && !exists { // the device nodes of its instances are missing
 		return false
 	}
 	p.container, p.since = creating, w.tick
@@ -64,7 +67,7 @@ func (w *world) stop(slot uint8) bool {
 		return false
 	case p.container == running:
 		p.container, p.holds = absent, false
-	case p.key == sliceKey && p.stage == selected: // the kubelet gives up on Prepare
+	case sliced(p.key) && p.stage == selected: // the kubelet gives up on Prepare
 		p.stage = idle
 	default:
 		return false
