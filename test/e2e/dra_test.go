@@ -399,9 +399,7 @@ func claimHealth(t *testing.T, c *cluster) {
 	c.runWithClaim(t, "watched", "monitored")
 	c.awaitPhase(t, "watched", "Running")
 	faulty := c.gpusOf(t, "watched")[0]
-	health := func(t *testing.T) string {
-		return c.kubectl(t, "get", "pod", "watched", "-o", "jsonpath={.status.containerStatuses[0].allocatedResourcesStatus[*].resources[*]}")
-	}
+	health := func(t *testing.T) string { return c.resourceHealth(t, "watched") }
 	c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
 	if err := c.driver.RaiseXID(faulty, 48); err != nil {
 		t.Fatal(err)
@@ -430,6 +428,12 @@ func claimHealth(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.awaitSlices(t, 8)
+}
+
+// resourceHealth returns the health of the devices in the status of a pod's first container.
+func (c *cluster) resourceHealth(t *testing.T, pod string) string {
+	t.Helper()
+	return c.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].allocatedResourcesStatus[*].resources[*]}")
 }
 
 // taints returns the taints in the slices: "gpu-… key=value:effect".
@@ -508,10 +512,15 @@ func (c *cluster) interruptAPIServer(t *testing.T, away time.Duration, during fu
 	}
 }
 
-// apiServerOutage raises an XID on a GPU and removes another while the API server is down.
+// apiServerOutage raises an XID on the GPU of a claim and removes another GPU while the API server is down. After its
+// return, the taint and the status of the pod are those of the fault.
 func apiServerOutage(t *testing.T, c *cluster) {
 	var gone simdriver.GPU
-	faulty := c.driver.State().GPUs[6].UUID
+	c.claim(t, "during", 1)
+	c.runWithClaim(t, "affected", "during")
+	c.awaitPhase(t, "affected", "Running")
+	faulty := c.gpusOf(t, "affected")[0]
+	free := c.freeGPU(t, "affected")
 	c.interruptAPIServer(t, time.Minute, func() {
 		c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
 		if err := c.driver.RaiseXID(faulty, 48); err != nil {
@@ -519,12 +528,18 @@ func apiServerOutage(t *testing.T, c *cluster) {
 		}
 		time.Sleep(5 * time.Second) // NVML is initialized again after a removal, which loses events not yet read
 		var err error
-		if gone, err = c.driver.Remove(c.driver.State().GPUs[7].UUID); err != nil {
+		if gone, err = c.driver.Remove(free); err != nil {
 			t.Fatal(err)
 		}
 	})
+	returned := time.Now()
 	c.awaitSlices(t, 7)
 	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(faulty, "GPU-")+" gpu.nvidia.com/xid=48:NoSchedule", c.taints)
+	t.Logf("slices are correct %s after the API server is ready", time.Since(returned).Round(time.Millisecond))
+	c.awaitOutput(t, "XID 48", func(t *testing.T) string { return c.resourceHealth(t, "affected") })
+	if health := c.resourceHealth(t, "affected"); !strings.Contains(health, `"Unhealthy"`) {
+		t.Errorf("the status of the pod has %s", health)
+	}
 	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	if err := c.driver.Add(gone); err != nil {
 		t.Fatal(err)
