@@ -886,6 +886,26 @@ func (c *cluster) faultWithoutTaints(t *testing.T) {
 	c.awaitSlices(t, 8)
 }
 
+// checkExtendedClaim checks that the GPUs that a pod sees are those of the claim that the scheduler has created for the
+// pod's extended resources.
+func (c *cluster) checkExtendedClaim(t *testing.T, pod string) {
+	t.Helper()
+	claim := c.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.extendedResourceClaimStatus.resourceClaimName}")
+	if claim == "" {
+		t.Fatalf("pod %s has no claim for its extended resources", pod)
+	}
+	devices := strings.Fields(c.kubectl(t, "get", "resourceclaim", claim, "-o", "jsonpath={.status.allocation.devices.results[*].device}"))
+	var seen []string
+	for _, uuid := range c.gpusOf(t, pod) {
+		seen = append(seen, strings.ToLower(uuid))
+	}
+	slices.Sort(devices)
+	slices.Sort(seen)
+	if !slices.Equal(devices, seen) {
+		t.Errorf("claim %s has %v, but pod %s sees %v", claim, devices, pod, seen)
+	}
+}
+
 // migration moves the node back and forth while pods hold GPUs. No two containers see the same GPU at any time.
 func migration(t *testing.T, c *cluster) {
 	c.watchDisjoint(t)
@@ -919,6 +939,7 @@ func migration(t *testing.T, c *cluster) {
 	c.run(t, "unchanged", 2)
 	c.awaitPhase(t, "claimed", "Running")
 	c.awaitPhase(t, "unchanged", "Running")
+	c.checkExtendedClaim(t, "unchanged")
 	used := slices.Concat(held, c.gpusOf(t, "claimed"), c.gpusOf(t, "unchanged"))
 	slices.Sort(used)
 	if len(used) != 6 || len(slices.Compact(used)) != 6 {
