@@ -82,9 +82,10 @@ func namedGPU(t *testing.T, c *cluster) {
 	c.restoreDRA(t)
 }
 
-// evictedByTaint raises an XID on the GPU of a claim under a config in which a fault evicts pods.
+// evictedByTaint raises an XID on the GPU of a claim under a config in which a fault evicts pods. The taint of a transient
+// XID ends after the quiet period.
 func evictedByTaint(t *testing.T, c *cluster) {
-	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra, taintEffect: NoExecute}}]\n")
+	c.configure(t, "nodes: [{section: dra, allocation: {mode: dra, taintEffect: NoExecute}, health: {quietPeriod: 5s}}]\n")
 	t.Run("evicts", func(t *testing.T) {
 		c.claim(t, "faulty", 1)
 		c.claim(t, "good", 1)
@@ -110,6 +111,18 @@ func evictedByTaint(t *testing.T, c *cluster) {
 		time.Sleep(6 * time.Second) // until a probe has read the recovery action
 		c.setRecoveryAction(t, uuid, simdriver.RecoveryNone)
 		await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
+	})
+	t.Run("ends after the quiet period", func(t *testing.T) {
+		faulty, agent := c.slices(t)[0], c.agentContainer(t)
+		if err := c.driver.RaiseXID(faulty, 9999); err != nil {
+			t.Fatal(err)
+		}
+		c.awaitOutput(t, "gpu-"+strings.TrimPrefix(faulty, "GPU-")+" gpu.nvidia.com/xid=9999:NoExecute", c.taints)
+		took := await(t, "no taint", func() (string, bool) { now := c.taints(t); return now, now == "" })
+		t.Logf("no taint %s after it was seen", took.Round(time.Millisecond))
+		if now := c.agentContainer(t); now != agent {
+			t.Errorf("the agent's container is %s, was %s", now, agent)
+		}
 	})
 	c.restoreDRA(t)
 }
