@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,10 +21,14 @@ const taskDir = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 var gpuNode = regexp.MustCompile(`^/dev/nvidia\d+$`)
 
+// sharedClaim is a variable with the name of a claim that several pods may have.
+const sharedClaim = "SHARED_CLAIM"
+
 // watchDisjoint checks until the test ends that no GPU is in the containers of two pods at the same time. It ignores
-// pods outside the namespace default, because the agent has all GPUs. It compares pods by name: after a forced
-// deletion, a pod and the one recreated with its name and claim may run on the same GPU. The test must run a pod with a
-// GPU.
+// pods outside the namespace default, because the agent has all GPUs. Pods with the same sharedClaim may share its GPUs,
+// for example a pod that was deleted by force and the one recreated with its name and claim. It compares other pods by
+// UID. The test must not delete pods of the device plugin by force, since the kubelet allocates their GPUs to others while
+// their containers still run. The test must run a pod with a GPU.
 func (c *cluster) watchDisjoint(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,10 +72,10 @@ func (w *disjointWatch) sawGPU() bool {
 	return false
 }
 
-// bundle is the pod and the GPUs of a container, read from the OCI spec in its bundle.
+// bundle is the holder and the GPUs of a container, read from the OCI spec in its bundle.
 type bundle struct {
-	pod  string   // name
-	gpus []string // paths of GPU device nodes
+	holder string   // name and UID of the pod, or its sharedClaim
+	gpus   []string // paths of GPU device nodes
 }
 
 func (w *disjointWatch) sample() {
@@ -80,7 +85,7 @@ func (w *disjointWatch) sample() {
 		return
 	}
 	w.samples++
-	owners := map[string]string{}
+	holders := map[string]string{}
 	for _, e := range entries {
 		b, known := w.bundles[e.Name()]
 		if !known {
@@ -91,10 +96,10 @@ func (w *disjointWatch) sample() {
 			w.bundles[e.Name()] = b
 		}
 		for _, gpu := range b.gpus {
-			if other := owners[gpu]; other != "" && other != b.pod {
-				w.conflicts[fmt.Sprintf("pods %s and %s have %s at the same time", other, b.pod, gpu)] = true
+			if other := holders[gpu]; other != "" && other != b.holder {
+				w.conflicts[fmt.Sprintf("%s and %s have %s at the same time", other, b.holder, gpu)] = true
 			}
-			owners[gpu] = b.pod
+			holders[gpu] = b.holder
 		}
 	}
 }
@@ -108,9 +113,15 @@ func readBundle(path string) (b bundle, err error) {
 	if err := json.Unmarshal(data, &spec); err != nil {
 		return b, err
 	}
-	b.pod = spec.Annotations["io.kubernetes.cri.sandbox-name"]
-	if b.pod == "" {
+	uid := spec.Annotations["io.kubernetes.cri.sandbox-uid"]
+	if uid == "" {
 		return b, fmt.Errorf("%s has no pod", path)
+	}
+	b.holder = fmt.Sprintf("pod %s (%s)", spec.Annotations["io.kubernetes.cri.sandbox-name"], uid)
+	for _, variable := range spec.Process.Env {
+		if claim, found := strings.CutPrefix(variable, sharedClaim+"="); found {
+			b.holder = "claim " + claim
+		}
 	}
 	if spec.Annotations["io.kubernetes.cri.sandbox-namespace"] != "default" {
 		return b, nil // the agent

@@ -199,16 +199,16 @@ func (c *cluster) awaitStatus(t *testing.T, text string) {
 // startWithClaim is like runWithClaim, but leaves the pod.
 func (c *cluster) startWithClaim(t *testing.T, pod, claim string, containers ...string) {
 	t.Helper()
-	c.startClaiming(t, pod, "resourceClaimName: "+claim, containers...)
+	c.startClaiming(t, pod, "resourceClaimName: "+claim, fmt.Sprintf("env: [{name: %s, value: %s}]", sharedClaim, claim), containers...)
 }
 
 // startWithTemplate starts a pod that sleeps, with a claim from a template.
 func (c *cluster) startWithTemplate(t *testing.T, pod, template string) {
 	t.Helper()
-	c.startClaiming(t, pod, "resourceClaimTemplateName: "+template)
+	c.startClaiming(t, pod, "resourceClaimTemplateName: "+template, "")
 }
 
-func (c *cluster) startClaiming(t *testing.T, pod, claim string, containers ...string) {
+func (c *cluster) startClaiming(t *testing.T, pod, claim, field string, containers ...string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -225,7 +225,8 @@ spec:
     imagePullPolicy: Never
     command: %s
     resources: {claims: [{name: gpu}]}
-`, name, images.DebianName, untilEnd)
+    %s
+`, name, images.DebianName, untilEnd, field)
 	}
 	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
@@ -346,6 +347,9 @@ func claimsAndPods(t *testing.T, c *cluster) {
 // forcedDelete deletes a pod without a grace period and immediately creates it again, while its container still runs: with
 // the same claim, and with one that is generated for each pod.
 func forcedDelete(t *testing.T, c *cluster) {
+	if name, _ := c.runtime(t); name == "containerd" {
+		c.watchDisjoint(t)
+	}
 	t.Cleanup(func() { c.remove(t, "again") })
 	c.claim(t, "all", 8)
 	c.startWithClaim(t, "again", "all")

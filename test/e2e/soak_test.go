@@ -26,6 +26,7 @@ func claimSoak(t *testing.T, c *cluster) {
 	counts := map[string]int{}
 	for i := range claims {
 		c.claim(t, fmt.Sprint("claim-", i), i+1)
+		c.claimTemplate(t, fmt.Sprint("template-", i), i+1)
 	}
 	// Only pods with claims are deleted by force: the kubelet allocates the devices of a plugin to the next pod while the
 	// containers of a pod deleted by force still run.
@@ -50,10 +51,13 @@ func claimSoak(t *testing.T, c *cluster) {
 			if running[pod] {
 				remove(slot)
 			}
-			if slot < claims {
-				c.startWithClaim(t, pod, fmt.Sprint("claim-", slot))
-			} else {
+			switch {
+			case slot >= claims:
 				c.start(t, pod, 1+random.IntN(3))
+			case random.IntN(2) == 0: // the pod of the same name with this claim may have ended by force, and still run
+				c.startWithTemplate(t, pod, fmt.Sprint("template-", slot))
+			default:
+				c.startWithClaim(t, pod, fmt.Sprint("claim-", slot))
 			}
 			running[pod] = true
 		}},
