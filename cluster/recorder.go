@@ -15,12 +15,14 @@ const (
 	queueSize = 64
 	// maxSent is the number of sent Events that are tracked, to update their count when they recur.
 	maxSent = 256
-	// maxAttempts is the number of attempts to send an Event before it is dropped.
-	maxAttempts = 6
+	// maxAge is the age at which an Event that the API server has not accepted is dropped. Events outlive outages of the
+	// API server, since a fault that occurs meanwhile has no other.
+	maxAge = 10 * time.Minute
 	// burst is the number of Events that are sent without a pause between them.
 	burst = 25
-	// firstPause is the pause after the first attempt. It doubles with each attempt.
-	firstPause = time.Second
+	// firstPause is the pause after the first attempt. It doubles with each of the next attempts, maxDoublings times.
+	firstPause   = time.Second
+	maxDoublings = 3
 )
 
 // EventRecorder sends the Events of an agent to the API server.
@@ -127,22 +129,20 @@ func (r *EventRecorder) deliver(ctx context.Context, next queuedEvent) {
 	}
 }
 
-// send retries until the API server accepts or refuses the Event, or maxAttempts is reached.
+// send retries until the API server accepts or refuses the Event, or its age reaches maxAge.
 func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
 	// The name is the same in all attempts, since a failed one may have created the Event.
 	o := newEventObject(r.node, e.Event, e.at)
-	pause := r.pause
-	for attempt := 1; ; attempt++ {
+	for attempt := 0; ; attempt++ {
 		err := r.createOrUpdate(ctx, e.Event, o)
-		if err == nil || Refused(err) || attempt == maxAttempts {
+		if err == nil || Refused(err) || time.Since(e.at) >= maxAge {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(Jittered(pause)):
+		case <-time.After(Jittered(r.pause << min(attempt, maxDoublings))):
 		}
-		pause *= 2
 	}
 }
 

@@ -181,10 +181,28 @@ func TestRetry(t *testing.T) {
 	s := newServer(t)
 	r := startRecorder(t, s.client, io.Discard)
 	r.Record(unhealthy)
-	s.next(t, http.StatusServiceUnavailable)
+	for range 30 { // as in an outage of minutes
+		s.next(t, http.StatusServiceUnavailable)
+	}
 	s.next(t, http.StatusTooManyRequests)
 	if c := s.next(t, http.StatusCreated); c.body["message"] != unhealthy.Message {
 		t.Errorf("created by %+v", c)
+	}
+}
+
+// An Event that is too old is dropped after one attempt, so that it does not delay the next one.
+func TestOldEventIsDropped(t *testing.T) {
+	s := newServer(t)
+	log := make(logLines, queueSize)
+	r := startRecorder(t, s.client, log)
+	r.queue <- queuedEvent{unhealthy, time.Now().Add(-maxAge)}
+	r.Record(Event{Type: Normal, Reason: "GPUHealthy", Message: "GPU 5 recovered"})
+	s.next(t, http.StatusServiceUnavailable)
+	if line := <-log; !strings.Contains(line, "Event dropped") {
+		t.Errorf("log %s", line)
+	}
+	if c := s.next(t, http.StatusCreated); c.body["message"] != "GPU 5 recovered" {
+		t.Errorf("next Event %+v", c)
 	}
 }
 

@@ -517,7 +517,7 @@ func (c *cluster) interruptAPIServer(t *testing.T, away time.Duration, during fu
 }
 
 // apiServerOutage raises an XID on the GPU of a claim and removes another GPU while the API server is down. After its
-// return, the taint and the status of the pod are those of the fault.
+// return, the taint, the status of the pod and the Event are those of the fault.
 func apiServerOutage(t *testing.T, c *cluster) {
 	var gone simdriver.GPU
 	c.claim(t, "during", 1)
@@ -527,7 +527,7 @@ func apiServerOutage(t *testing.T, c *cluster) {
 	free := c.freeGPU(t, "affected")
 	c.interruptAPIServer(t, time.Minute, func() {
 		c.setRecoveryAction(t, faulty, simdriver.RecoveryReset)
-		if err := c.driver.RaiseXID(faulty, 48); err != nil {
+		if err := c.driver.RaiseXID(faulty, 95); err != nil { // no other case raises it
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second) // NVML is initialized again after a removal, which loses events not yet read
@@ -538,12 +538,13 @@ func apiServerOutage(t *testing.T, c *cluster) {
 	})
 	returned := time.Now()
 	c.awaitSlices(t, 7)
-	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(faulty, "GPU-")+" gpu.nvidia.com/xid=48:NoSchedule", c.taints)
+	c.awaitOutput(t, "gpu-"+strings.TrimPrefix(faulty, "GPU-")+" gpu.nvidia.com/xid=95:NoSchedule", c.taints)
 	t.Logf("slices are correct %s after the API server is ready", time.Since(returned).Round(time.Millisecond))
-	c.awaitOutput(t, "XID 48", func(t *testing.T) string { return c.resourceHealth(t, "affected") })
+	c.awaitOutput(t, "XID 95", func(t *testing.T) string { return c.resourceHealth(t, "affected") })
 	if health := c.resourceHealth(t, "affected"); !strings.Contains(health, `"Unhealthy"`) {
 		t.Errorf("the status of the pod has %s", health)
 	}
+	c.awaitEvent(t, "Warning", "GPUUnhealthy", "XID 95")
 	c.setRecoveryAction(t, faulty, simdriver.RecoveryNone)
 	if err := c.driver.Add(gone); err != nil {
 		t.Fatal(err)
