@@ -63,7 +63,8 @@ type computeLimits struct {
 	probed   map[string]time.Time // last successful probe of a server, by UUID of its GPU
 	failed   map[string]error     // of the latest probe of a server, by UUID of its GPU
 	started  map[string]time.Time // when a container with a replica was last about to start, by UUID of its GPU
-	left     map[string]bool      // GPUs with a server that ended claims used, by UUID
+	left     map[string]bool      // GPUs whose server remains from ended claims only, by UUID
+	released map[string]bool      // claims whose share was removed, by UID, until their records are
 }
 
 // preparedClaims are the claims that are prepared on this node. *dra.Driver implements it.
@@ -82,7 +83,7 @@ func (a *Agent) newComputeLimits(client *cluster.Client, gate *allocator.Gate) *
 		node: a.cfg.Node, specDir: a.cfg.CDIDir, control: control,
 		settings: &a.settings, gate: gate, latest: a.latest.Load, log: a.log,
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]error{},
-		started: map[string]time.Time{}, left: map[string]bool{}, changed: newExclusiveGPUs(a.cfg.StateDir, a.log),
+		started: map[string]time.Time{}, left: map[string]bool{}, released: map[string]bool{}, changed: newExclusiveGPUs(a.cfg.StateDir, a.log),
 	}
 	if client != nil {
 		c.pods = client
@@ -164,9 +165,9 @@ func (c *computeLimits) limitClaim(ctx context.Context, uid string, d dra.Device
 				return err
 			}
 			delete(c.failed, d.ID)
-			delete(c.probed, d.ID)
 		}
 		delete(c.left, d.ID)
+		delete(c.released, uid)
 		return c.apply(ctx, client)
 	})
 }
@@ -280,14 +281,18 @@ func (c *computeLimits) release(ctx context.Context, r dra.Record) error {
 			continue // it was never applied
 		}
 		errs = append(errs, cdi.RemoveMPSClient(c.specDir, client.kind, client.name),
-			c.alone(ctx, func() error { return c.removeShare(ctx, client.share) }))
+			c.alone(ctx, func() error { return c.removeShare(ctx, client.share, r.UID) }))
 	}
 	return errors.Join(errs...)
 }
 
 // removeShare removes the share of a claim. It must be called by alone.
-func (c *computeLimits) removeShare(ctx context.Context, s mps.Share) error {
-	c.left[s.GPU] = true // if claims with other shares remain, the next claim does not find the GPU unused
+func (c *computeLimits) removeShare(ctx context.Context, s mps.Share, uid string) error {
+	c.released[uid] = true
+	if !slices.ContainsFunc(c.users(s.GPU), func(other string) bool { return !c.released[other] }) {
+		c.left[s.GPU] = true
+		delete(c.probed, s.GPU) // the next check with a claim calls CUDA
+	}
 	return c.control.Remove(ctx, s)
 }
 

@@ -58,7 +58,7 @@ func newCeiledNode(t *testing.T) *ceiledNode {
 		node: host.NewRoot("/"), specDir: filepath.Join(n.dir, "cdi"), control: n, settings: n, pods: n,
 		gate: allocator.NewGate(time.Now), latest: func() *snapshot { return s }, claims: n,
 		podName: func(context.Context, string) (string, string, error) { return "default", "pod", nil },
-		started: map[string]time.Time{}, left: map[string]bool{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state"), slog.New(slog.DiscardHandler)),
+		started: map[string]time.Time{}, left: map[string]bool{}, released: map[string]bool{}, changed: newExclusiveGPUs(filepath.Join(n.dir, "state"), slog.New(slog.DiscardHandler)),
 		probe: func(context.Context, string) error { return n.probe }, log: slog.New(slog.DiscardHandler),
 		changing: make(chan struct{}, 1), probed: map[string]time.Time{}, failed: map[string]error{},
 	}
@@ -291,9 +291,9 @@ func TestCeilingOutlivesLedger(t *testing.T) {
 		return runtime.Container{PID: pid, Sources: []string{"/proc", n.Directory(mps.Share{GPU: gpu, Name: "a"})}}
 	}
 	running := &n.latest.running
-	running.err = errNotListed
+	running.listed = false
 	n.maintain()
-	running.err, running.containers = nil, []runtime.Container{client("GPU-a", 0)}
+	running.listed, running.containers = true, []runtime.Container{client("GPU-a", 0)}
 	n.maintain()
 	if !n.server || n.mode != gpu.ComputeModeExclusiveProcess {
 		t.Errorf("server %t, compute mode %s while a client runs", n.server, n.mode)
@@ -350,6 +350,29 @@ func TestServerReplacedForNextClaim(t *testing.T) {
 		if replaced := n.removed == 1; n.removed > 1 || replaced == used {
 			t.Errorf("used %t: the server was replaced %d times", used, n.removed)
 		}
+	}
+}
+
+// The server of a claim is not replaced when another claim ends. If the last two claims end at the same time, the next one
+// gets another server.
+func TestServerKeptForOtherClaims(t *testing.T) {
+	n := newCeiledNode(t)
+	n.limits.gate.Advertise(n.ledger())
+	if err := errors.Join(n.prepare("a", 25), n.prepare("b", 25), n.unprepare("a")); err != nil {
+		t.Fatal(err)
+	}
+	n.maintain()
+	if err := n.prepare("c", 25); err != nil || n.removed > 0 {
+		t.Errorf("%d servers removed, error %v", n.removed, err)
+	}
+	for _, r := range n.records {
+		if err := n.limits.release(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.records = nil
+	if err := n.prepare("d", 25); err != nil || n.removed != 1 {
+		t.Errorf("%d servers removed, error %v", n.removed, err)
 	}
 }
 

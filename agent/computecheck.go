@@ -237,7 +237,7 @@ func (c *computeLimits) unused(uuid string) bool {
 // releases a GPU that the config withdraws while the runtime is absent.
 func (c *computeLimits) hasClient(uuid string) bool {
 	s, dir := c.latest(), c.control.Directory(mps.Share{GPU: uuid})
-	return errors.Is(s.running.err, errNotListed) || slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool {
+	return !s.running.listed || slices.ContainsFunc(s.running.containers, func(r runtime.Container) bool {
 		return slices.ContainsFunc(r.Sources, func(path string) bool { return filepath.Dir(path) == dir }) &&
 			(r.PID == 0 || !processEnded(c.node, r.PID))
 	})
@@ -248,6 +248,7 @@ func (c *computeLimits) hasClient(uuid string) bool {
 func (c *computeLimits) prune(ctx context.Context) error {
 	return c.alone(ctx, func() error {
 		uids := c.preparedUIDs()
+		maps.DeleteFunc(c.released, func(uid string, _ bool) bool { return !slices.Contains(uids, uid) })
 		c.pruneKind(cdi.ClaimKind, func(uid string) bool { return slices.Contains(uids, uid) })
 		c.pruneKind(cdi.ReplicaKind, c.isReplica)
 		return nil

@@ -19,7 +19,7 @@ func (l *loop) receive(r driver.Report, at time.Time) bool {
 	case driver.Probes:
 		l.receiveProbes(r, at)
 		// Not every change of the CDI directory raises an inotify event: a file system may be mounted over it.
-		if l.specsStale() || l.spec.Changed() || l.classes.stale(l.config.CDI.Classes) ||
+		if l.specsStale() || l.filesChanged() || l.classes.stale(l.config.CDI.Classes) ||
 			slices.ContainsFunc(l.plan.inventory.GPUs, l.faultChanged) {
 			return true
 		}

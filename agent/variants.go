@@ -60,6 +60,16 @@ type variant struct {
 // specsStale reports whether the specs of GPUs have to be written.
 func (l *loop) specsStale() bool { return l.spec.Stale() || l.variantsStale() }
 
+// filesChanged reports whether files that the specs depend on may have changed between their inspection and the write.
+func (l *loop) filesChanged() bool {
+	for f := range l.plan.variants {
+		if l.variants.files[f].Changed() {
+			return true
+		}
+	}
+	return l.spec.Changed()
+}
+
 // variantsStale reports whether specs of variants have to be written, because they or files that they depend on
 // changed. A missing feature that no rule selects causes no reconcile until the driver has it, because the driver may
 // lack it permanently.

@@ -16,8 +16,10 @@ const (
 	// maxSent is the number of sent Events that are tracked, to update their count when they recur.
 	maxSent = 256
 	// maxAge is the age at which an Event that the API server has not accepted is dropped. Events outlive outages of the
-	// API server, since a fault that occurs meanwhile has no other.
-	maxAge = 10 * time.Minute
+	// API server, since a fault that occurs meanwhile has no other. maxFailingAge is the same if the API server responds
+	// with an error that may concern only this Event, for example because a webhook for its namespace fails.
+	maxAge        = 10 * time.Minute
+	maxFailingAge = 30 * time.Second
 	// burst is the number of Events that are sent without a pause between them.
 	burst = 25
 	// firstPause is the pause after the first attempt. It doubles with each of the next attempts, maxDoublings times.
@@ -129,13 +131,13 @@ func (r *EventRecorder) deliver(ctx context.Context, next queuedEvent) {
 	}
 }
 
-// send retries until the API server accepts or refuses the Event, or its age reaches maxAge.
+// send retries until the API server accepts or refuses the Event, or it is too old.
 func (r *EventRecorder) send(ctx context.Context, e queuedEvent) error {
 	// The name is the same in all attempts, since a failed one may have created the Event.
 	o := newEventObject(r.node, e.Event, e.at)
 	for attempt := 0; ; attempt++ {
 		err := r.createOrUpdate(ctx, e.Event, o)
-		if err == nil || Refused(err) || time.Since(e.at) >= maxAge {
+		if age := time.Since(e.at); err == nil || Refused(err) || age >= maxAge || age >= maxFailingAge && statusCode(err) == http.StatusInternalServerError {
 			return err
 		}
 		select {

@@ -195,12 +195,14 @@ func TestOldEventIsDropped(t *testing.T) {
 	s := newServer(t)
 	log := make(logLines, queueSize)
 	r := startRecorder(t, s.client, log)
-	r.queue <- queuedEvent{unhealthy, time.Now().Add(-maxAge)}
-	r.Record(Event{Type: Normal, Reason: "GPUHealthy", Message: "GPU 5 recovered"})
-	s.next(t, http.StatusServiceUnavailable)
-	if line := <-log; !strings.Contains(line, "Event dropped") {
-		t.Errorf("log %s", line)
+	for status, age := range map[int]time.Duration{http.StatusServiceUnavailable: maxAge, http.StatusInternalServerError: maxFailingAge} {
+		r.queue <- queuedEvent{unhealthy, time.Now().Add(-age)}
+		s.next(t, status)
+		if line := <-log; !strings.Contains(line, "Event dropped") {
+			t.Errorf("log %s", line)
+		}
 	}
+	r.Record(Event{Type: Normal, Reason: "GPUHealthy", Message: "GPU 5 recovered"})
 	if c := s.next(t, http.StatusCreated); c.body["message"] != "GPU 5 recovered" {
 		t.Errorf("next Event %+v", c)
 	}
