@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,6 +80,12 @@ func (g *gate) Claim(uid string) (allocator.Claim, bool) {
 	defer g.mu.Unlock()
 	c, found := g.claims[uid]
 	return c, found
+}
+
+func (g *gate) Claims() []allocator.Claim {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Collect(maps.Values(g.claims))
 }
 
 func (g *gate) Changed() <-chan struct{} {
