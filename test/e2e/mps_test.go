@@ -256,6 +256,22 @@ func ceiledUserNamespace(t *testing.T, c *cluster) {
 		t.Errorf("pod userns runs as user %s, want root", user)
 	}
 	c.seesMultiprocessors(t, "userns", "", "0 78") // 60% are 79.2
+
+	// The server that it uses remains when the claim of another pod ends, also after the next check of the agent.
+	server := func() string {
+		out, err := c.Box.Command(t.Context(), "pgrep", "-f", "^/usr/bin/nvidia-cuda-mps-server").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	before := server()
+	c.runCeiled(t, "ending", "cores: 25, memory: 10Gi")
+	c.remove(t, "ending")
+	time.Sleep(12 * time.Second)
+	if now := server(); now != before {
+		t.Errorf("the processes of MPS servers were %q and are %q", before, now)
+	}
 }
 
 // withoutMPSDaemon checks that a program of a running container does not get the whole GPU while no MPS daemon runs on the
