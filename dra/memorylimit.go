@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"slices"
 	"time"
+
+	"github.com/gpucdi/gpucdi/allocator"
 )
 
 var (
@@ -111,15 +113,24 @@ func (d *Driver) RestoreLimits(ctx context.Context, using func(claim string) []s
 		}
 	}
 	for _, c := range d.cfg.Gate.Claims() { // those whose records are lost, too
-		for _, amount := range c.Amounts {
-			if amount.Partial() {
-				for _, p := range unnamed(slices.Concat(using(c.UID), c.Pods)) {
-					restore(p)
-				}
-			}
+		if !hasPart(c) {
+			continue
+		}
+		for _, p := range unnamed(slices.Concat(using(c.UID), c.Pods)) {
+			restore(p)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hasPart reports whether a claim has a part of a GPU.
+func hasPart(c allocator.Claim) bool {
+	for _, amount := range c.Amounts {
+		if amount.Partial() {
+			return true
+		}
+	}
+	return false
 }
 
 // addPods adds pods that use a claim to its record.
