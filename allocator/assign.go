@@ -74,7 +74,7 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 		for _, m := range g.MIGDevices {
 			if name := resourceOf(m, p.MIG); name != "" {
 				add(g, &m, name, Device{ID: m.UUID, Index: fmt.Sprintf("%d:%d", g.Index, m.Index),
-					instances: instances{m.GPUInstance, m.ComputeInstance}, Subdivided: strings.Contains(m.Profile, "c."), Fault: m.Fault})
+					instances: instances{m.GPUInstance, m.ComputeInstance}, Subdivided: m.Subdivided(), Fault: m.Fault})
 			}
 		}
 	}

@@ -39,3 +39,16 @@ func TestIsolationWithoutLimits(t *testing.T) {
 		}
 	}
 }
+
+// A GPU instance isolates its pods, but not the compute instances in it.
+func TestIsolationOfMIGDevices(t *testing.T) {
+	for profile, want := range map[string]Isolation{
+		"3g.20gb": Class("").isolation(), "1g.5gb+me": Class("").isolation(),
+		"1c.3g.20gb": {MemoryIsolationNone, ComputeIsolationCeiling},
+	} {
+		weakest, shared := Policy{MIG: MIGMixed}.WeakestIsolation(partitioned([]string{profile}))
+		if weakest != want || shared != (want != Class("").isolation()) {
+			t.Errorf("%s: %s, shared %t, want %s", profile, weakest, shared, want)
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package gpu
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // MIGMode is the current MIG mode of a GPU.
 type MIGMode string
@@ -38,6 +41,9 @@ type MIGDevice struct {
 	// Partial is set if some attributes could not be read; see GPU.Partial.
 	Partial bool `json:"partial,omitempty"`
 }
+
+// Subdivided reports whether the device has a part of its GPU instance, whose other compute instances share its memory.
+func (m MIGDevice) Subdivided() bool { return strings.Contains(m.Profile, "c.") }
 
 // Engines are the engine counts of a GPU instance. Its compute instances share them.
 type Engines struct {
