@@ -301,8 +301,9 @@ func (c *computeLimits) removeShare(ctx context.Context, s mps.Share, uid string
 func (c *computeLimits) endServer(ctx context.Context, uuid string) error {
 	delete(c.probed, uuid)
 	delete(c.failed, uuid)
+	c.left[uuid] = true
 	err := errors.Join(c.resetMode(ctx, uuid), c.control.RemoveServer(ctx, uuid))
-	if c.left[uuid] = err != nil; err == nil {
+	if err == nil {
 		delete(c.left, uuid)
 	}
 	return err
