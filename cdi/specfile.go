@@ -114,7 +114,7 @@ func (f *File) Stale() bool {
 func (f *File) Changed() bool { return f.changed }
 
 // currentState returns a text that changes with the file, with conflicting specs, and with the fingerprint of the host
-// files that the spec depends on.
+// files that the spec depends on, with which it ends.
 func (f *File) currentState(fingerprint string) (string, error) {
 	info, err := os.Stat(f.Path)
 	if err != nil {

@@ -72,7 +72,8 @@ func (p *ClaimingPod) UnmarshalJSON(data []byte) error {
 }
 
 // FollowPods calls listed with the pods that match a label selector and have not ended, in all namespaces, then changed
-// for each change of such a pod; deleted is also set when it ends. It returns nil after followDuration, or when ctx ends after the list.
+// for each change of such a pod; deleted is also set when it ends. It returns nil after followDuration, or when ctx ends
+// after the list.
 func (c *Client) FollowPods(ctx context.Context, selector string, listed func([]ClaimingPod), changed func(pod ClaimingPod, deleted bool)) error {
 	query := url.Values{"labelSelector": {selector}, "fieldSelector": {notEnded}, "limit": {podsPerPage}}
 	if err := follow(ctx, c, "/api/v1/pods", query, followDuration, listed, changed); err != nil {
