@@ -386,7 +386,7 @@ func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 		if !sliced(p.key) {
 			seen |= bit(p.key)
 		}
-		for j, used := range hardwareUse[p.part] {
+		for j, used := range hardwareUse[w.heldPart(p)] {
 			if sum[j] += used; sum[j] > 6 {
 				w.fail("%s: hardware is allocated twice: %s", doing, w.holders())
 				return
@@ -400,6 +400,15 @@ func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 func (w *world) replaced(p *pod) bool {
 	_, exists := w.migPart(p.key)
 	return p.key >= firstMIGKey && p.container == absent && !exists && slicedMIG[w.layout] != nil
+}
+
+// heldPart returns the part that a pod holds. While the GPU has no MIG devices, it is unknown which one a container of a
+// claim would get; those of layoutTwo overlap the GPU, but not each other.
+func (w *world) heldPart(p *pod) uint8 {
+	if p.key >= firstMIGKey && p.container == absent && slicedMIG[w.layout] == nil {
+		return slicedMIG[layoutTwo][p.key-firstMIGKey].part
+	}
+	return p.part
 }
 
 // counted reports whether a pod before the i-th one holds the same claim.
