@@ -219,6 +219,7 @@ type pod struct {
 	isInit    bool  // the container is an init container
 	hangs     bool  // delayed by hooks, other plugins or the runtime
 	holds     bool  // may use its part, now or later
+	unknown   bool  // the agent has lost its state since the device was selected
 	since     int32 // tick at which it was selected, granted, prepared or unprepared, or its container began to start
 	sandbox   int32 // tick at which its sandbox was created
 }
@@ -370,23 +371,28 @@ func (w *world) checkAllocated(doing string) { w.checkHardware(doing, [10]uint8{
 
 // checkFree fails if a key becomes available while pods hold its hardware through other keys.
 func (w *world) checkFree(key uint8) {
-	use := hardwareUse[w.parts[key]]
-	if w.parts[key] == sharedPart {
+	part := w.parts[key]
+	use := hardwareUse[part]
+	if part == sharedPart {
 		use = hardwareUse[0]
 	}
-	w.checkHardware(keys[key].Outlet+" becomes available", use, bit(key))
+	doing := keys[key].Outlet + " becomes available"
+	w.checkHardware(doing, use, bit(key))
+	if parts[part].Extent == ExtentWhole && slices.ContainsFunc(w.pods[:], w.lacksDevice) {
+		w.fail("%s: a MIG device of the GPU is allocated: %s", doing, w.holders())
+	}
 }
 
 func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 	for i := range w.pods {
-		p := &w.pods[i]
-		if !p.holds || seen&bit(p.key) != 0 || w.counted(i) || w.replaced(p) {
+		p := w.pods[i]
+		if !p.holds || seen&bit(p.key) != 0 || w.counted(i) || w.lacksDevice(p) {
 			continue
 		}
 		if !sliced(p.key) {
 			seen |= bit(p.key)
 		}
-		for j, used := range hardwareUse[w.heldPart(p)] {
+		for j, used := range hardwareUse[p.part] {
 			if sum[j] += used; sum[j] > 6 {
 				w.fail("%s: hardware is allocated twice: %s", doing, w.holders())
 				return
@@ -395,20 +401,12 @@ func (w *world) checkHardware(doing string, sum [10]uint8, seen mask) {
 	}
 }
 
-// replaced reports whether other MIG devices have replaced that of a claim, so that no container can start with it. An
-// agent without state cannot distinguish their parts, since it assumes that a UUID stands for the present device.
-func (w *world) replaced(p *pod) bool {
+// lacksDevice reports whether the MIG device of a pod's claim does not exist, so that no container can start with it. The
+// claim excludes the GPU, but no other MIG device: their layout contains both or only one of them. An agent without state
+// cannot tell their parts, since it assumes that a UUID stands for the present device.
+func (w *world) lacksDevice(p pod) bool {
 	_, exists := w.migPart(p.key)
-	return p.key >= firstMIGKey && p.container == absent && !exists && slicedMIG[w.layout] != nil
-}
-
-// heldPart returns the part that a pod holds. While the GPU has no MIG devices, it is unknown which one a container of a
-// claim would get; those of layoutTwo overlap the GPU, but not each other.
-func (w *world) heldPart(p *pod) uint8 {
-	if p.key >= firstMIGKey && p.container == absent && slicedMIG[w.layout] == nil {
-		return slicedMIG[layoutTwo][p.key-firstMIGKey].part
-	}
-	return p.part
+	return p.holds && p.key >= firstMIGKey && p.container == absent && !exists
 }
 
 // counted reports whether a pod before the i-th one holds the same claim.

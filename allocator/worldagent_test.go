@@ -345,6 +345,9 @@ func (w *world) restartAgent(withState, withRecords bool) bool {
 	if withState {
 		saved = &w.saved
 	}
+	for i := range w.pods {
+		w.pods[i].unknown = w.pods[i].unknown || !withState && w.pods[i].stage == selected
+	}
 	w.ledger = Start(saved, !w.socket, w.now())
 	w.todo = Todo{}
 	claims := w.gate.Claims()

@@ -75,7 +75,7 @@ func (w *world) create(key uint8, isInit bool) bool {
 		*p = pod{uid: w.uids, active: true, isInit: isInit}
 	}
 	w.allocated |= bit(key)
-	p.key, p.stage, p.since = key, selected, w.tick
+	p.key, p.stage, p.since, p.unknown = key, selected, w.tick, false
 	return true
 }
 
@@ -112,7 +112,7 @@ func (w *world) insert(slot uint8) bool {
 	}
 	for i := range w.records {
 		if w.records[i].uid == 0 {
-			if w.registered&bit(p.key) == 0 {
+			if w.registered&bit(p.key) == 0 && !p.unknown { // decision 18 explains the exception
 				w.fail("the kubelet panics: %v is not listed when pod %d is recorded", keys[p.key].Key, p.uid)
 			}
 			w.records[i] = record{p.uid, p.key}
