@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/gpucdi/gpucdi/test/node/images"
 	"github.com/gpucdi/gpucdi/test/simdriver"
 )
 
@@ -23,6 +25,7 @@ func sharesRecover(t *testing.T, c *cluster, limits map[string]int) {
 			c.checkLimit(t, pod, gib)
 		}
 	}
+	c.neverUnlimited(t)
 	c.runOnNode(t, "rm -rf /var/run/cdi/*")
 	c.runWithShare(t, "emptied", "cores: 10, memory: 5Gi")
 	c.awaitPhase(t, "emptied", "Running")
@@ -33,6 +36,7 @@ func sharesRecover(t *testing.T, c *cluster, limits map[string]int) {
 	c.killAgentInPrepare(t, "interrupted", "cores: 10, memory: 6Gi")
 	limits["interrupted"] = 6
 	check()
+	c.neverUnlimited(t)
 
 	err := c.Reboot(t.Context(), func() error {
 		if err := c.driver.Unload(); err != nil { // no memory limit survives
@@ -72,6 +76,60 @@ func sharesRecover(t *testing.T, c *cluster, limits map[string]int) {
 	c.awaitKubelet(t)
 	c.rolloutStatus(t)
 	check()
+	c.neverUnlimited(t)
+}
+
+// proberName is the name of a pod whose program tries, from the start of its container on, to allocate more GPU memory
+// than its limit. The results outlive the container.
+const (
+	proberName = "prober"
+	proberLog  = "/var/lib/prober/log"
+)
+
+// startProber starts the prober with a part of a GPU, and returns its limit in GiB.
+func (c *cluster) startProber(t *testing.T) (gib int) {
+	t.Helper()
+	const limit = 4
+	c.claim(t, proberName, 1, fmt.Sprintf("capacity: {requests: {cores: 10, memory: %dGi}}", limit))
+	command := allocateProgram.install(t) +
+		fmt.Sprintf("while true; do timeout 20 /tmp/allocate %d 1 >>%s 2>&1; sleep 0.5; done", limit*1024+1, proberLog)
+	manifest := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %[1]s}, spec: {terminationGracePeriodSeconds: 1, hostNetwork: true,
+automountServiceAccountToken: false, resourceClaims: [{name: gpu, resourceClaimName: %[1]s}],
+volumes: [{name: log, hostPath: {path: %[2]s, type: DirectoryOrCreate}}],
+containers: [{name: main, image: %[3]s, imagePullPolicy: Never, command: [sh, -c, %[4]q], resources: {claims: [{name: gpu}]},
+volumeMounts: [{name: log, mountPath: %[2]s}]}]}}`, proberName, filepath.Dir(proberLog), images.DebianName, command)
+	if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.remove(t, proberName) })
+	c.awaitPhase(t, proberName, "Running")
+	return limit
+}
+
+// neverUnlimited checks that all attempts of the prober have failed, and waits until it has tried again.
+func (c *cluster) neverUnlimited(t *testing.T) {
+	t.Helper()
+	results := func() map[string]int {
+		data, err := os.ReadFile(c.Box.Path(proberLog))
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := map[string]int{}
+		for line := range strings.Lines(string(data)) {
+			count[strings.TrimSpace(line)]++
+		}
+		return count
+	}
+	before := results()
+	await(t, "another attempt of the prober", func() (string, bool) {
+		now := results()
+		return fmt.Sprint(now), now[cudaOutOfMemory] > before[cudaOutOfMemory]
+	})
+	now := results()
+	t.Logf("results of the prober: %v", now)
+	if now[cudaSuccess] > 0 {
+		t.Errorf("the prober got memory beyond its limit: %v", now)
+	}
 }
 
 // running returns the state of the running container of a pod; empty if it does not run. The phase of a pod stays Running

@@ -59,6 +59,7 @@ func vcudaPods(t *testing.T, c *cluster) {
 	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
 	t.Run("manifests of gpu-manager", func(t *testing.T) { gpuManagerManifests(t, c, "nvidia.com", 50, 2048) })
 	t.Run("manifests of Tencent's gpu-manager", func(t *testing.T) { tencentManifests(t, c, spreading) })
+	t.Run("compute ceilings", func(t *testing.T) { vcudaCeilings(t, c, spreading) })
 	t.Run("random pods on two models", func(t *testing.T) { vcudaRandom(t, c, config) })
 	t.Run("no policies", func(t *testing.T) { withoutPolicies(t, c) })
 }
@@ -134,6 +135,35 @@ func tencentManifests(t *testing.T, c *cluster, config string) {
 	set("tencent.com", "256Mi", "vcuda-c30-m7680-l50")
 	defer set("nvidia.com", "1Mi", "vcuda-c30-m30-l50")
 	gpuManagerManifests(t, c, "tencent.com", 30, 30)
+}
+
+// vcudaCeilings runs a pod with a core limit, and one without, on GPUs that config shares, with compute ceilings.
+func vcudaCeilings(t *testing.T, c *cluster, config string) {
+	set := func(command string) {
+		c.sh(t, strings.Replace(command, "--wait", "--wait --force-conflicts", 1))
+		c.awaitOneAgent(t)
+	}
+	set(blocksOf(t, sharingDocument, ceilingSection, "sh")[0])
+	defer set("helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --set mpsDaemon.enabled=false --wait")
+	c.configure(t, strings.Replace(config, "placement: spread", "placement: spread, compute: ceiling", 1))
+	c.awaitOutput(t, "ceiling ceiling ceiling ceiling", func(t *testing.T) string {
+		return c.kubectl(t, "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].attributes.gpucdi\.dev/computeIsolation.string}`)
+	})
+	asUser := strings.NewReplacer("hostNetwork: true", "hostNetwork: true, securityContext: {runAsNonRoot: true, runAsUser: 1000}",
+		"command:", "securityContext: {allowPrivilegeEscalation: false}, command:")
+	for _, tc := range []struct{ name, annotation, multiprocessors string }{
+		{"ceiled", `nvidia.com/vcuda-core-limit: "50"`, "66"},
+		{"ceiled-by-default", "", "38"}, // 30% are 39.6, and they are assigned in pairs
+	} {
+		manifest := asUser.Replace(vcudaPod("name: "+tc.name, tc.annotation, [2]string{"main", vcuda(30, 2048)}))
+		if err := c.Apply(t.Context(), []byte(manifest)); err != nil {
+			t.Fatal(err)
+		}
+		defer c.remove(t, tc.name)
+		c.awaitPhase(t, tc.name, "Running")
+		c.seesMultiprocessors(t, tc.name, "", "0 "+tc.multiprocessors)
+		c.checkLimit(t, tc.name, 2)
+	}
 }
 
 func documentedVCUDA(t *testing.T, c *cluster) {
