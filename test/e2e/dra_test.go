@@ -704,17 +704,21 @@ func claimedMIG(t *testing.T, c *cluster) {
 	if slices.Contains(c.slices(t), partitioned) {
 		t.Error("the slices have the partitioned GPU")
 	}
-	const claim = `{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: small}, spec: {devices: {requests: [{name: mig, exactly: {deviceClassName: mig.nvidia.com,
-selectors: [{cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '3g.40gb'"}}]}}]}}}`
-	if err := c.Apply(t.Context(), []byte(claim)); err != nil {
-		t.Fatal(err)
+	selects := func(claim, expression string) {
+		t.Helper()
+		c.claimDevices(t, claim, `requests: [{name: mig, exactly: {deviceClassName: mig.nvidia.com, selectors: [{cel: {expression: "`+expression+`"}}]}}]`)
 	}
+	selects("small", "device.attributes['gpu.nvidia.com'].profile == '3g.40gb'")
+	selects("limited", "device.attributes['gpucdi.dev'].memoryIsolation == 'driver'") // MIG devices have hardware
+	c.runWithClaim(t, "limited", "limited")
 	c.startWithClaim(t, "part", "small")
 	c.awaitPhase(t, "part", "Running")
 	if seen, want := c.gpusOf(t, "part"), c.driver.State().GPUs[7].MIG[0].UUID; len(seen) != 2 || seen[0] != partitioned || seen[1] != want {
 		t.Errorf("the pod sees %v, want %s and %s", seen, partitioned, want)
 	}
+	c.awaitOutput(t, "cannot allocate all claims", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "limited") })
 	c.remove(t, "part")
+	c.remove(t, "limited")
 	c.kubectl(t, "delete", "resourceclaim", "small")
 	profileClass(t, c, "3g.40gb", partitioned, c.driver.State().GPUs[7].MIG[0].UUID)
 	if err := c.driver.Partition(partitioned, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
