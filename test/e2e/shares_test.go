@@ -49,14 +49,20 @@ func sharedGPU(t *testing.T, c *cluster) {
 		c.awaitOutput(t, "cannot allocate all claims", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "on-quarter") })
 		c.remove(t, "on-quarter")
 	}
-	isPending("the driver is older than 615")
-	if err := c.driver.Upgrade("615.71.09"); err != nil {
-		t.Fatal(err)
+	upgrade := func(version string) {
+		t.Helper()
+		if err := c.driver.Upgrade(version); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := os.Stat(c.Box.Path("/sys/fs/cgroup/cgroup.controllers")); err != nil { // not on a machine with cgroup v2
+	if _, err := os.Stat(c.Box.Path("/sys/fs/cgroup/cgroup.controllers")); err != nil { // a machine with cgroup v1
+		upgrade("615.71.09")
 		isPending("the node uses cgroup v1")
+		upgrade(version)
+		c.emulateCgroup2(t)
 	}
-	c.emulateCgroup2(t)
+	isPending("the driver is older than 615")
+	upgrade("615.71.09")
 	c.configure(t, blocks[0]+"nri: {enabled: true}\n") // no limit depends on NRI
 	defer func() {
 		if err := c.driver.Upgrade(version); err != nil {
