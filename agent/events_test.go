@@ -108,6 +108,7 @@ func TestMoved(t *testing.T) {
 		change("nvidia.com/gpu", "GPU-2", allocator.StateWaiting), // such as a repartitioned GPU
 		change(slice, "GPU-3", allocator.StateWaiting),            // such as one that a container outside Kubernetes had
 		change(slice, "GPU-4", allocator.StateUnavailable),
+		change("nvidia.com/gpu", "GPU-3", allocator.StateWaiting), // back
 	}
 	s := &snapshot{known: &gpu.Inventory{}, claims: &claims{driverName: "gpu.nvidia.com"}}
 	want := []cluster.Event{{Type: cluster.Normal, Reason: "GPUMoved", Message: "GPUs 0, 1 are now allocated through gpu.nvidia.com"}}

@@ -215,6 +215,36 @@ func TestMemoryLimitFails(t *testing.T) {
 	n.checkLimits(t, pod, n.retryStart(t, k, pod), 1)
 }
 
+// A pod keeps its limit when the kubelet restarts and the CDI directory is emptied. Its next container and other pods get
+// theirs.
+func TestMemoryLimitsAfterRestart(t *testing.T) {
+	t.Parallel()
+	n, k := startLimitingNode(t)
+	start := func(name string) (*v1.Pod, []string) {
+		pod := newPod(name, 1)
+		if err := k.admit(pod); err != nil {
+			t.Fatal(err)
+		}
+		n.addCgroup(t, pod)
+		return pod, n.startPod(t, k, pod)
+	}
+	pod, gpus := start("stays")
+	k = k.restart(t, 2)
+	k.awaitGPUs(t, 32, 32)
+	n.checkLimits(t, pod, gpus, 1)
+	if err := os.Remove(n.spec()); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitSpec(t, func(spec string) bool { return spec != "" })
+	n.checkLimits(t, pod, gpus, 1)
+	if now := n.startPod(t, k, pod); !slices.Equal(now, gpus) {
+		t.Errorf("the next container has %v, want %v", now, gpus)
+	}
+	n.checkLimits(t, pod, gpus, 1)
+	next, gpus := start("next")
+	n.checkLimits(t, next, gpus, 1)
+}
+
 // A GPU whose limit cannot be set does not leave the other GPUs of the pod without limits.
 func TestMemoryLimitsOfOtherGPUs(t *testing.T) {
 	t.Parallel()

@@ -322,6 +322,7 @@ func claimsAndPods(t *testing.T, c *cluster) {
 	for _, want := range []string{"default/pair/main", "default/unchanged/main", "8 devices"} {
 		c.awaitOutput(t, want, c.status)
 	}
+	c.awaitClaimMetric(t, "three", "triple", used["triple"][0], used["triple"][0])
 	status := c.status(t)
 	if strings.Contains(status, "not allocated") {
 		t.Errorf("gpucdi status reports GPUs of claims as not allocated:\n%s", status)
@@ -342,6 +343,12 @@ func claimsAndPods(t *testing.T, c *cluster) {
 			t.Errorf("no metric %s", want)
 		}
 	}
+}
+
+// awaitClaimMetric waits for the metric of a pod with a device of a claim.
+func (c *cluster) awaitClaimMetric(t *testing.T, claim, pod, device, gpu string) {
+	t.Helper()
+	c.awaitOutput(t, fmt.Sprintf(`gpucdi_device_allocated{claim=%q,container="main",device=%q,gpu=%q,namespace="default",pod=%q`, claim, device, gpu, pod), c.metrics)
 }
 
 // forcedDelete deletes a pod without a grace period and immediately creates it again, while its container still runs: with
@@ -572,6 +579,9 @@ func heldClaim(t *testing.T, c *cluster) {
 	if !strings.Contains(c.metrics(t), `gpucdi_dra_refusals_total{reason="held"}`) {
 		t.Error("no metric for the refusal")
 	}
+	for claim, want := range map[string]string{"default/owner": "was prepared", "default/other": "is prepared for claim default/owner of pod runs"} {
+		c.awaitOutput(t, want, func(t *testing.T) string { return c.gpucdi(t, "explain", claim) })
+	}
 	c.remove(t, "waits") // the kubelet retries only after a minute or more
 }
 
@@ -713,14 +723,17 @@ func claimedMIG(t *testing.T, c *cluster) {
 	c.runWithClaim(t, "limited", "limited")
 	c.startWithClaim(t, "part", "small")
 	c.awaitPhase(t, "part", "Running")
-	if seen, want := c.gpusOf(t, "part"), c.driver.State().GPUs[7].MIG[0].UUID; len(seen) != 2 || seen[0] != partitioned || seen[1] != want {
-		t.Errorf("the pod sees %v, want %s and %s", seen, partitioned, want)
+	device := c.driver.State().GPUs[7].MIG[0].UUID
+	if seen := c.gpusOf(t, "part"); len(seen) != 2 || seen[0] != partitioned || seen[1] != device {
+		t.Errorf("the pod sees %v, want %s and %s", seen, partitioned, device)
 	}
+	c.awaitClaimMetric(t, "small", "part", device, partitioned)
+	c.awaitOutput(t, device, c.status)
 	c.awaitOutput(t, "cannot allocate all claims", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "limited") })
 	c.remove(t, "part")
 	c.remove(t, "limited")
 	c.kubectl(t, "delete", "resourceclaim", "small")
-	profileClass(t, c, "3g.40gb", partitioned, c.driver.State().GPUs[7].MIG[0].UUID)
+	profileClass(t, c, "3g.40gb", partitioned, device)
 	if err := c.driver.Partition(partitioned, slices.Repeat([]string{"1g.10gb"}, 7)...); err != nil {
 		t.Fatal(err)
 	}
@@ -840,6 +853,8 @@ func claimsOnOtherRuntimes(t *testing.T, c *cluster) {
 	if name, version := c.runtime(t); name == "containerd" && strings.HasPrefix(version, "1.7.") {
 		t.Run("CDI disabled", c.claimWithoutCDI)
 		t.Run("API server without taints", c.faultWithoutTaints)
+	} else {
+		t.Run("part of a GPU", func(t *testing.T) { onePart(t, c) })
 	}
 	c.claim(t, "kept", 2)
 	c.runWithClaim(t, "claimed", "kept")
@@ -928,6 +943,10 @@ func migration(t *testing.T, c *cluster) {
 		held = append(held, c.onlyGPUOf(t, pod))
 		containers = append(containers, c.containerID(t, pod))
 	}
+	const preview = "if allocation.mode changed, 5 would move immediately, and 3 when these pods end: default/held-0, default/held-1, default/held-2"
+	if out := c.doctor(t); !strings.Contains(out, preview) {
+		t.Errorf("the doctor does not preview the move:\n%s", out)
+	}
 	c.doc(t, "Move a node to DRA")
 	c.awaitSlices(t, 5)
 	c.awaitGPUs(t, "0")
@@ -970,6 +989,12 @@ func migration(t *testing.T, c *cluster) {
 	c.awaitStatus(t, "waits for claim default/reserved")
 	c.kubectl(t, "delete", "resourceclaim", "reserved")
 	c.awaitGPUs(t, "5")
+	c.awaitEvent(t, "Normal", "GPUMoved", "now allocated through nvidia.com/gpu")
+	c.run(t, "returned", 1) // beside the claims
+	c.awaitPhase(t, "returned", "Running")
+	if claims := c.kubectl(t, "get", "resourceclaims", "-o", "name"); strings.Contains(claims, "returned") {
+		t.Errorf("the claims are %s, want none of pod returned", claims)
+	}
 	claimed, unchanged := c.gpusOf(t, "claimed"), c.gpusOf(t, "unchanged")
 	c.restartKubelet(t)
 	if now := c.gpusOf(t, "claimed"); !slices.Equal(now, claimed) {
@@ -979,6 +1004,7 @@ func migration(t *testing.T, c *cluster) {
 		t.Errorf("after a kubelet restart pod unchanged sees %v, want %v", now, unchanged)
 	}
 	c.awaitGPUs(t, "5")
+	c.remove(t, "returned")
 	c.remove(t, "claimed")
 	c.awaitGPUs(t, "6")
 	c.killAgent(t)

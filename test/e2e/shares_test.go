@@ -139,6 +139,27 @@ func sharedGPU(t *testing.T, c *cluster) {
 	})
 }
 
+// onePart runs a pod with a part of a GPU, which limits its memory. Kubernetes must be 1.36 or later.
+func onePart(t *testing.T, c *cluster) {
+	version := c.driver.State().Version
+	c.emulateCgroup2(t)
+	if err := c.driver.Upgrade("615.71.09"); err != nil {
+		t.Fatal(err)
+	}
+	c.configure(t, blocksOf(t, sharingDocument, sharesSection, "yaml")[0])
+	c.runWithShare(t, "part", "cores: 25, memory: 20Gi")
+	c.awaitPhase(t, "part", "Running")
+	c.onlyGPUOf(t, "part")
+	c.checkLimit(t, "part", 20)
+	c.restartContainer(t, "part")
+	c.checkLimit(t, "part", 20)
+	c.remove(t, "part")
+	if err := c.driver.Upgrade(version); err != nil {
+		t.Fatal(err)
+	}
+	c.restoreDRA(t)
+}
+
 // limitsPersist restarts a pod's container while the agent does not respond, and afterwards restarts the kubelet. The
 // pod keeps its limit.
 func limitsPersist(t *testing.T, c *cluster, pod string, gib int) {

@@ -253,13 +253,7 @@ func vcudaRequests(t *testing.T, c *cluster) {
 		{"limit in words", `nvidia.com/vcuda-core-limit: half`, [][2]string{main(vcuda(30, 4000))}, `is "half"; want a number`},
 		{"unknown levels", "gpucdi.dev/memory-isolation: strong, gpucdi.dev/compute-isolation: x", [][2]string{main(vcuda(30, 4000))}, `want none, driver or hardware; the annotation gpucdi.dev/compute-isolation is "x"; want timeslice, ceiling or hardware`},
 	} {
-		file := filepath.Join(t.TempDir(), "pod.yaml")
-		if err := os.WriteFile(file, []byte(vcudaPod("generateName: x-", tc.annotations, tc.containers...)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o",
-			`go-template={{range .spec.resourceClaims}}{{.name}}={{.resourceClaimTemplateName}} {{end}};{{range .spec.initContainers}} {{.name}}{{range .resources.claims}}:{{.name}}{{end}}{{end}}{{range .spec.containers}} {{.name}}{{range .resources.claims}}:{{.name}}{{end}}{{end}}`)
-		got := strings.ReplaceAll(strings.Join(strings.Fields(string(out)), " "), " ;", ";")
+		got, err := c.converted(t, vcudaPod("generateName: x-", tc.annotations, tc.containers...))
 		matches := got == tc.want
 		if err != nil {
 			got = err.Error()
@@ -269,6 +263,25 @@ func vcudaRequests(t *testing.T, c *cluster) {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
 		}
 	}
+	// Labels, as pods of a Deployment have them, and another claim.
+	more := strings.NewReplacer("annotations: {", "labels: {app: a}, annotations: {", "spec: {", "spec: {resourceClaims: [{name: own, resourceClaimTemplateName: own}], ",
+		"resources: {", "resources: {claims: [{name: own}], ").Replace(vcudaPod("generateName: x-", "", [2]string{"init", vcuda(30, 4000)}, main(vcuda(30, 4000))))
+	const want = "own=own vcuda-0=vcuda-c30-m4000; init:own:vcuda-0 main:own:vcuda-0"
+	if got, err := c.converted(t, more); err != nil || got != want {
+		t.Errorf("with another claim: %s, error %v, want %s", got, err, want)
+	}
+}
+
+// converted returns the claims that a pod would have, with their templates, and its containers with their claims.
+func (c *cluster) converted(t *testing.T, manifest string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "pod.yaml")
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o",
+		`go-template={{range .spec.resourceClaims}}{{.name}}={{.resourceClaimTemplateName}} {{end}};{{range .spec.initContainers}} {{.name}}{{range .resources.claims}}:{{.name}}{{end}}{{end}}{{range .spec.containers}} {{.name}}{{range .resources.claims}}:{{.name}}{{end}}{{end}}`)
+	return strings.ReplaceAll(strings.Join(strings.Fields(string(out)), " "), " ;", ";"), err
 }
 
 // vcudaSpread starts four pods with half a GPU each. They get different GPUs. Larger pods stay pending, with the

@@ -26,8 +26,8 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 	c.configure(t, config)
 	c.awaitSlices(t, 16)
 	const total, concurrent, batch = 200, 40, 8
-	sizes := []vcudaSize{{vcuda(10, 2000), 2000}, {vcuda(20, 4000), 4000}, {vcuda(30, 8000), 8000}, {vcuda(50, 10000), 10000},
-		{vcuda(70, 20000), 20000}, {vcuda(100, 0), 0}, {"nvidia.com/gpu: 1", 0}}
+	sizes := []vcudaSize{{vcuda(10, 2000), 2000, true}, {vcuda(20, 4000), 4000, false}, {vcuda(30, 8000), 8000, false}, {vcuda(50, 10000), 10000, true},
+		{vcuda(70, 20000), 20000, false}, {vcuda(100, 0), 0, false}, {"nvidia.com/gpu: 1", 0, false}}
 	r := vcudaRun{cluster: c, memory: map[string]int{}, used: map[string]bool{}}
 	random := rand.New(rand.NewPCG(1, 2))
 	defer r.removeAll(t)
@@ -54,7 +54,7 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 				name := fmt.Sprint("random-", created)
 				created++
 				r.memory[name] = size.mib
-				manifests = append(manifests, vcudaPod("name: "+name, "", [2]string{"main", size.limits}))
+				manifests = append(manifests, size.pod(name))
 			}
 		}
 		if len(manifests) > 0 {
@@ -76,10 +76,20 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 	}
 }
 
-// vcudaSize is the request of a container, and its memory limit in MiB; 0: none.
+// vcudaSize is the request of a container, and its memory limit in MiB; 0: none. hasInit is set for pods with an init
+// container that has the same request, and therefore the same claim.
 type vcudaSize struct {
-	limits string
-	mib    int
+	limits  string
+	mib     int
+	hasInit bool
+}
+
+func (s vcudaSize) pod(name string) string {
+	containers := [][2]string{{"init", s.limits}, {"main", s.limits}}
+	if !s.hasInit {
+		containers = containers[1:]
+	}
+	return vcudaPod("name: "+name, "", containers...)
 }
 
 // addL40S adds eight L40S to the node until the test ends. It returns the names of their devices.
@@ -113,9 +123,9 @@ type vcudaRun struct {
 // do not run yet.
 func (r *vcudaRun) check(t *testing.T) (running []string, starting int) {
 	t.Helper()
-	r.checkClaims(t)
 	var pods core.PodList
 	r.get(t, &pods, "pods")
+	devices := r.checkClaims(t)
 	limits, err := r.driver.MemoryLimits()
 	if err != nil {
 		t.Fatal(err)
@@ -127,11 +137,11 @@ func (r *vcudaRun) check(t *testing.T) (running []string, starting int) {
 		case pod.Status.Phase == core.PodRunning:
 			running = append(running, pod.Name)
 			r.checked++
-			var wanted []uint64
+			wanted := map[string]uint64{}
 			if want > 0 {
-				wanted = []uint64{uint64(want) << 20}
+				wanted[devices[pod.Name]] = uint64(want) << 20
 			}
-			if got := limitsOf(limits, string(pod.UID)); !slices.Equal(got, wanted) {
+			if got := limitsOf(limits, string(pod.UID)); !maps.Equal(got, wanted) {
 				t.Errorf("pod %s has the limits %d bytes, want %d", pod.Name, got, wanted)
 			}
 		case pod.Status.Phase != core.PodPending:
@@ -143,18 +153,19 @@ func (r *vcudaRun) check(t *testing.T) (running []string, starting int) {
 	return running, starting
 }
 
-// limitsOf returns the limits of a pod's cgroup, one for each GPU.
-func limitsOf(limits []simdriver.MemoryLimit, podUID string) (bytes []uint64) {
+// limitsOf returns the limits of a pod's cgroup in bytes, by the names of the GPUs in the slice.
+func limitsOf(limits []simdriver.MemoryLimit, podUID string) map[string]uint64 {
+	bytes := map[string]uint64{}
 	for _, l := range limits {
 		if strings.HasSuffix(strings.ReplaceAll(strings.TrimSuffix(l.Cgroup, ".slice"), "_", "-"), "pod"+podUID) {
-			bytes = append(bytes, l.Bytes)
+			bytes[strings.ToLower(l.GPU)] = l.Bytes
 		}
 	}
 	return bytes
 }
 
-// checkClaims checks that no device has less capacity than is allocated.
-func (r *vcudaRun) checkClaims(t *testing.T) {
+// checkClaims checks that no device has less capacity than is allocated. It returns the devices by pod.
+func (r *vcudaRun) checkClaims(t *testing.T) (devices map[string]string) {
 	t.Helper()
 	var claims resourceapi.ResourceClaimList
 	r.get(t, &claims, "resourceclaims")
@@ -169,9 +180,13 @@ func (r *vcudaRun) checkClaims(t *testing.T) {
 			}
 		}
 	}
+	devices = map[string]string{}
 	for _, claim := range claims.Items {
 		if claim.Status.Allocation == nil {
 			continue
+		}
+		for _, pod := range claim.Status.ReservedFor {
+			devices[pod.Name] = claim.Status.Allocation.Devices.Results[0].Device
 		}
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			r.used[result.Device] = true
@@ -186,6 +201,7 @@ func (r *vcudaRun) checkClaims(t *testing.T) {
 			}
 		}
 	}
+	return devices
 }
 
 // get reads all objects of a kind.

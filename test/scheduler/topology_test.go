@@ -87,6 +87,27 @@ func TestNVLinkDomain(t *testing.T) {
 	}
 }
 
+// A claim can have the GPUs of one PCIe switch, which has two, or the set of all eight.
+func TestSwitchAndWholeNode(t *testing.T) {
+	p := newPublisher(t)
+	inv := topologies["8 on PCIe"]
+	devices := p.publish(t, inv, nil, 0).Devices
+	for _, tc := range []struct {
+		attribute string
+		count     int64
+		possible  bool
+	}{
+		{"gpucdi.dev/pcieSwitch", 2, true},
+		{"gpucdi.dev/pcieSwitch", 3, false},
+		{"gpucdi.dev/set8", 8, true},
+	} {
+		got := allocate(t, devices, nil, newClaim("gpu", tc.count, tc.attribute))
+		if (got != nil) != tc.possible || got != nil && (len(got) != int(tc.count) || inv.score(got) != inv.best(len(got))) {
+			t.Errorf("%d GPUs with the same %s: %v", tc.count, tc.attribute, got)
+		}
+	}
+}
+
 // Claims for 2 and 4 GPUs without a constraint get GPUs that are on average linked at least as well as those that the
 // device plugin prefers. The scheduler allocates devices in the order of the slice, regardless of the size of the claim.
 // So claims for one GPU break whole sets, and then the mean score can be lower by up to a quarter.

@@ -80,6 +80,14 @@ func TestSelectors(t *testing.T) {
 			t.Errorf("%s: %d devices match, want %d", tc.selector, got, tc.want)
 		}
 	}
+	for _, d := range devices { // as those of another driver
+		maps.DeleteFunc(d.Attributes, func(name resourceapi.QualifiedName, _ resourceapi.DeviceAttribute) bool {
+			return strings.HasPrefix(string(name), "gpucdi.dev/")
+		})
+	}
+	if got := matching(t, devices, "gpu", `device.attributes["gpucdi.dev"].?memoryIsolation.orValue("none") in ["driver", "hardware"]`); got != 0 {
+		t.Errorf("%d devices without the attributes of gpucdi.dev have an isolation level", got)
+	}
 }
 
 // matching returns the number of devices of a class that match a selector and can be allocated.
