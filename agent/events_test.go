@@ -111,7 +111,10 @@ func TestMoved(t *testing.T) {
 		change("nvidia.com/gpu", "GPU-3", allocator.StateWaiting), // back
 	}
 	s := &snapshot{known: &gpu.Inventory{}, claims: &claims{driverName: "gpu.nvidia.com"}}
-	want := []cluster.Event{{Type: cluster.Normal, Reason: "GPUMoved", Message: "GPUs 0, 1 are now allocated through gpu.nvidia.com"}}
+	want := []cluster.Event{
+		{Type: cluster.Normal, Reason: "GPUMoved", Message: "GPU 3 (, GPU-3) is now allocated through nvidia.com/gpu"},
+		{Type: cluster.Normal, Reason: "GPUMoved", Message: "GPUs 0, 1 are now allocated through gpu.nvidia.com"},
+	}
 	if got := s.moved(before, changes); !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -423,7 +423,7 @@ func (c *cluster) checkPodLimits(t *testing.T, names []string, gib []int) (oneGP
 			sum += limit
 		}
 		if sum != uint64(gib[i])<<30 {
-			t.Errorf("pod %s has the limits %d bytes, want %d GiB", name, each, gib[i])
+			t.Errorf("pod %s has the limits %v bytes, want %d GiB", name, each, gib[i])
 		}
 		oneGPU = append(oneGPU, len(each) == 1)
 	}

@@ -142,7 +142,7 @@ func (r *vcudaRun) check(t *testing.T) (running []string, starting int) {
 				wanted[devices[pod.Name]] = uint64(want) << 20
 			}
 			if got := limitsOf(limits, string(pod.UID)); !maps.Equal(got, wanted) {
-				t.Errorf("pod %s has the limits %d bytes, want %d", pod.Name, got, wanted)
+				t.Errorf("pod %s has the limits %v bytes, want %v", pod.Name, got, wanted)
 			}
 		case pod.Status.Phase != core.PodPending:
 			t.Fatalf("pod %s: %s, %s", pod.Name, pod.Status.Phase, pod.Status.Message)
