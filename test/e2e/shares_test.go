@@ -157,7 +157,10 @@ func onePart(t *testing.T, c *cluster) {
 	if err := c.driver.Upgrade(version); err != nil {
 		t.Fatal(err)
 	}
-	c.restoreDRA(t)
+	// The test has changed the ConfigMap, so without --force-conflicts later commands of Helm would report a conflict.
+	c.sh(t, "helm upgrade gpucdi deploy/gpucdi --namespace gpucdi --reuse-values --force-conflicts --wait")
+	c.syncConfig(t)
+	c.awaitSlices(t, 8)
 }
 
 // limitsPersist restarts a pod's container while the agent does not respond, and afterwards restarts the kubelet. The
