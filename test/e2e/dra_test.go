@@ -981,7 +981,8 @@ func migration(t *testing.T, c *cluster) {
 	c.awaitSlices(t, 8)
 	c.awaitEvent(t, "Normal", "GPUMoved", "now allocated through gpu.nvidia.com")
 
-	c.allocate(t, "reserved", c.freeGPU(t, "claimed", "unchanged"))
+	reserved := c.freeGPU(t, "claimed", "unchanged")
+	c.allocate(t, "reserved", reserved)
 	c.doc(t, "Move a node back")
 	c.interruptAPIServer(t, 10*time.Second, func() {}) // in the middle of the move
 	// Without the GPU of claim reserved, although that claim is not prepared.
@@ -989,7 +990,7 @@ func migration(t *testing.T, c *cluster) {
 	c.awaitStatus(t, "waits for claim default/reserved")
 	c.kubectl(t, "delete", "resourceclaim", "reserved")
 	c.awaitGPUs(t, "5")
-	c.awaitEvent(t, "Normal", "GPUMoved", "now allocated through nvidia.com/gpu")
+	c.awaitEvent(t, "Normal", "GPUMoved", reserved+") is now allocated through nvidia.com/gpu")
 	c.run(t, "returned", 1) // beside the claims
 	c.awaitPhase(t, "returned", "Running")
 	if claims := c.kubectl(t, "get", "resourceclaims", "-o", "name"); strings.Contains(claims, "returned") {
