@@ -991,11 +991,6 @@ func migration(t *testing.T, c *cluster) {
 	c.kubectl(t, "delete", "resourceclaim", "reserved")
 	c.awaitGPUs(t, "5")
 	c.awaitEvent(t, "Normal", "GPUMoved", reserved+") is now allocated through nvidia.com/gpu")
-	c.run(t, "returned", 1) // beside the claims
-	c.awaitPhase(t, "returned", "Running")
-	if claims := c.kubectl(t, "get", "resourceclaims", "-o", "name"); strings.Contains(claims, "returned") {
-		t.Errorf("the claims are %s, want none of pod returned", claims)
-	}
 	claimed, unchanged := c.gpusOf(t, "claimed"), c.gpusOf(t, "unchanged")
 	c.restartKubelet(t)
 	if now := c.gpusOf(t, "claimed"); !slices.Equal(now, claimed) {
@@ -1005,7 +1000,6 @@ func migration(t *testing.T, c *cluster) {
 		t.Errorf("after a kubelet restart pod unchanged sees %v, want %v", now, unchanged)
 	}
 	c.awaitGPUs(t, "5")
-	c.remove(t, "returned")
 	c.remove(t, "claimed")
 	c.awaitGPUs(t, "6")
 	c.killAgent(t)
