@@ -112,8 +112,8 @@ func (b *builder) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// digest returns a hash of the inputs of the agent's image: the repository without tests, documents and manifests, the
-// version of Go, and the build flags.
+// digest returns a hash of the inputs of the agent's image and of a release, which includes deploy/gpucdi.yaml and the
+// documents at the top level: the repository without tests, the chart and docs, the version of Go, and the build flags.
 func digest(repository string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.Version(), product.GoFlags())
@@ -126,12 +126,12 @@ func digest(repository string) (string, error) {
 			return err
 		}
 		if d.IsDir() {
-			if slices.Contains([]string{".git", "bin", "deploy", "dist", "docs", "test"}, relative) {
+			if slices.Contains([]string{".git", "bin", "deploy/gpucdi", "dist", "docs", "test"}, relative) {
 				return fs.SkipDir
 			}
 			return nil
 		}
-		if !d.Type().IsRegular() || strings.HasSuffix(name, ".md") || strings.HasSuffix(name, "_test.go") {
+		if !d.Type().IsRegular() || strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
 		data, err := os.ReadFile(name)

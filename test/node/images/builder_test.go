@@ -42,3 +42,32 @@ func TestPrune(t *testing.T) {
 		t.Errorf("prune left %q, want %q", left, want)
 	}
 }
+
+// A kept release must not outlive the files that it contains.
+func TestDigest(t *testing.T) {
+	repository := t.TempDir()
+	digestWith := func(file string) string {
+		name := filepath.Join(repository, file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte("text"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		sum, err := digest(repository)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	previous := ""
+	for _, file := range []string{"go.mod", "README.md", "CHANGELOG.md", "LICENSE", "deploy/gpucdi.yaml", "release/image.sh"} {
+		sum := digestWith(file)
+		if sum == previous {
+			t.Errorf("%s does not change the digest", file)
+		}
+		previous = sum
+	}
+	for _, file := range []string{".git/HEAD", "bin/gpucdi", "docs/nri.md", "test/go.mod", "deploy/gpucdi/Chart.yaml", "dra/claim_test.go"} {
+		if digestWith(file) != previous {
+			t.Errorf("%s changes the digest", file)
+		}
+	}
+}
