@@ -28,7 +28,8 @@ func (l *loop) settleLedger() {
 	if todo.Allocatable || todo.Pods || todo.Checkpoint || todo.Runtime || todo.Allocations {
 		replace(l.requests, todo)
 	}
-	l.deadline = earliest(todo.Again, l.claims.reorderAt())
+	_, requestEnds := l.gate.Requested()
+	l.deadline = earliest(requestEnds, earliest(todo.Again, l.claims.reorderAt()))
 }
 
 // earliest returns the earlier of two times; zero means never.

@@ -234,9 +234,15 @@ func (l *loop) reconcile(ctx context.Context) {
 
 // advance updates the ledger from the observation, and the gate and the kubelet from the ledger.
 func (l *loop) advance(context.Context) {
-	if l.driver != nil { // before the first driver snapshot, the wanted devices are unknown
-		l.settleLedger()
+	if l.driver == nil { // before the first driver snapshot, the wanted devices are unknown
+		return
 	}
+	if requested, _ := l.gate.Requested(); !slices.Equal(requested, l.plan.requested) {
+		p := *l.plan
+		p.resources = l.resources(&p)
+		l.plan = &p
+	}
+	l.settleLedger()
 }
 
 // prune drops missing GPUs and MIG devices that no ledger entry refers to.

@@ -19,6 +19,7 @@ type plan struct {
 	parts        cdi.Parts      // of the CDI spec
 	variants     map[cdi.Feature]variant
 	resources    []*allocator.Resource
+	requested    []string // see allocator.Policy.Requested
 
 	driverErr, specErr error // faults of the node
 	written            bool  // the CDI spec changed on disk
@@ -61,10 +62,11 @@ func (l *loop) inspectHost(ctx context.Context, features cdi.Features, required 
 	}
 }
 
-// resources returns the resources of a plan under the config in effect.
+// resources returns the resources of a plan under the config in effect, and sets its requested.
 func (l *loop) resources(p *plan) []*allocator.Resource {
 	inv, policy := p.inventory, l.config.Policy()
-	policy.VariantFaults = p.variantFaults()
+	p.requested, _ = l.gate.Requested()
+	policy.VariantFaults, policy.Requested = p.variantFaults(), p.requested
 	if !l.config.fault.None() {
 		inv = &gpu.Inventory{} // advertise only devices that pods may hold
 	}

@@ -181,7 +181,7 @@ func (w *world) longPass() bool {
 // converge ends all pods, or only those that hold unwanted devices, and runs agent and kubelet until the ledger matches
 // the plan. It fails if that does not happen within convergeRounds.
 func (w *world) converge(all bool) {
-	wanted := planOf(w.config, w.layout)
+	wanted := w.plan()
 	w.slow = false
 	for i := range uint8(podSlots) {
 		w.pods[i].hangs = false
@@ -203,7 +203,7 @@ func (w *world) converge(all bool) {
 		}
 		w.runKubelet()
 		w.runAgent(false)
-		if w.violation != "" || w.converged(wanted) {
+		if w.violation != "" || w.converged(w.plan()) {
 			return
 		}
 		w.pass()
@@ -211,8 +211,8 @@ func (w *world) converge(all bool) {
 	w.fail("the ledger does not match the plan after %d rounds", convergeRounds)
 }
 
-// convergeRounds covers listLag and a release after a start without state.
-const convergeRounds = int(lag) + 40
+// convergeRounds covers requestPeriod, listLag and a release after a start without state.
+const convergeRounds = int(requestPeriod/tick) + int(lag) + 40
 
 func (w *world) converged(wanted planned) bool {
 	if len(w.ledger.entries) != len(wanted) || !w.ledger.Complete() {

@@ -47,8 +47,11 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 		if !a.Rule.Exclude {
 			a.Resource = a.Rule.Resource(standard)
 			a.Outlet = a.Resource
-			if p.mode(a.Rule) == ModeDRA {
+			switch {
+			case p.mode(a.Rule) == ModeDRA:
 				a.Outlet = SliceOutlet
+			case slices.Contains(p.Requested, d.ID):
+				a.Outlet, a.Rule.Replicas, a.Rule.Limits = SliceOutlet, 0, ""
 			}
 		}
 		if a.Outlet == GPUResource {

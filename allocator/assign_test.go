@@ -97,6 +97,24 @@ func TestAssign(t *testing.T) {
 	}
 }
 
+// A device that a claim needs is in the slices whatever its mode, without replicas, unless it is excluded.
+func TestAssignRequested(t *testing.T) {
+	rules := Rules{
+		{Select: Selector{Index: []int{0}}, Name: "example.com/x", Replicas: 2, Limits: LimitMemory},
+		{Select: Selector{Index: []int{1}}, Exclude: true},
+		{Select: Selector{Index: []int{3}}, Mode: ModeDRA, Share: ShareReplicas, Replicas: 3},
+	}
+	resources := Plan(fleet(), testKind, Policy{MIG: MIGMixed, Rules: rules, Requested: []string{"GPU-0", "GPU-1", "GPU-3", "MIG-1"}})
+	if got, want := slots(resources), []string{"gpu: GPU-4", "slice: GPU-0 MIG-1 GPU-3", "mig-1g.5gb: MIG-0"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, d := range resources[1].Devices {
+		if shared := d.ID == "GPU-3"; (d.Sharing != "") != shared || (d.Class != "") != shared || !d.Healthy() {
+			t.Errorf("in the slice, %s has the sharing %q, the class %q and the fault %q", d.ID, d.Sharing, d.Class, d.Fault)
+		}
+	}
+}
+
 // Devices of one resource can have different numbers of replicas. MaxDevices bounds their sum.
 func TestPlanOfRules(t *testing.T) {
 	rules := Rules{

@@ -75,6 +75,7 @@ func (g *Gate) Prepare(c Claim) error {
 	}
 	g.claims[c.UID] = c
 	for _, id := range c.distinct() {
+		delete(g.requested, id)
 		g.seq++
 		d := g.entries[Key{SliceOutlet, id}]
 		d.grant.Seq, d.grant.Last, d.grant.Pods = g.seq, g.now(), c.Pods
@@ -96,8 +97,13 @@ func withPods(earlier, added []string) (all []string) {
 // checkClaimable adds a problem to errs if a device cannot be granted to a claim that is not prepared.
 func (g *Gate) checkClaimable(c Claim, id string, errs *problems) {
 	d := g.entries[Key{SliceOutlet, id}]
+	requested := (d == nil || !d.open) && g.request(id)
+	if d == nil && requested {
+		errs.add(ErrHeld, "%s was allocated after it had left the ResourceSlices; it returns to them once no pod holds it", id)
+		return
+	}
 	if d == nil {
-		errs.add(ErrUnknown, "%s is not in the ResourceSlices of this node", quoteID(id))
+		errs.add(ErrUnknown, "%s is not in the ResourceSlices of this node; delete the pod to get another device", quoteID(id))
 		return
 	}
 	if !d.open {

@@ -267,7 +267,16 @@ func TestGPULeavesTheSlice(t *testing.T) {
 	if reconcileWith(Allocations{}); state(plugin) != StateAvailable {
 		t.Errorf("after the claims have ended, the GPU is %s in the plugin", state(plugin))
 	}
-	s.refuses(claim("b"), ErrUnknown, "not in the ResourceSlices")
+	if requested, _ := s.gate.Requested(); len(requested) != 0 {
+		t.Errorf("%v are requested", requested)
+	}
+	s.refuses(claim("b"), ErrHeld, "was allocated after it had left the ResourceSlices")
+	if requested, until := s.gate.Requested(); !slices.Equal(requested, []string{gpu0}) || !until.Equal(s.now.Add(requestPeriod)) {
+		t.Errorf("%v are requested until %s", requested, until)
+	}
+	unknown := claim("c")
+	unknown.Devices = []string{"GPU-9"}
+	s.refuses(unknown, ErrUnknown, "not in the ResourceSlices of this node; delete the pod")
 }
 
 // A claim gets a device that leaves the slice, if the scheduler allocated it before. It waits for the containers of the

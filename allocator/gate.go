@@ -17,6 +17,8 @@ type Gate struct {
 	claims  map[string]Claim // prepared, by UID
 	changed chan struct{}    // closed by the next Advertise
 
+	requested map[string]time.Time // when a claim last needed a device that another outlet has, by ID
+
 	// reads are the last reads by Join that are at least a settle apart, the later one first.
 	reads [2]podsRead
 }
@@ -44,7 +46,7 @@ type Grant struct {
 
 // NewGate returns a gate that grants nothing. now is the clock whose time is also passed to Next.
 func NewGate(now func() time.Time) *Gate {
-	return &Gate{now: now, entries: map[Key]*gateEntry{}, claims: map[string]Claim{}, changed: make(chan struct{})}
+	return &Gate{now: now, entries: map[Key]*gateEntry{}, claims: map[string]Claim{}, changed: make(chan struct{}), requested: map[string]time.Time{}}
 }
 
 // Allocate grants all IDs of an outlet, or none. limiting reports whether memory limits will be set before a container

@@ -25,6 +25,10 @@ type Policy struct {
 	Mode  Mode // of devices whose rule has none; empty: ModeDevicePlugin
 	Rules Rules
 
+	// Requested are the IDs of devices that are in the ResourceSlices whatever their mode, because claims need them: the
+	// scheduler allocated them after they had left the slices. See Gate.Requested.
+	Requested []string
+
 	Monitoring Monitoring
 	Shares     Shares
 

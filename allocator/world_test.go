@@ -156,7 +156,33 @@ func planOf(config, layout uint8) planned {
 	return [...]planned{{{0, 0}}, {{1, 0}}, {{5, 1}, {6, 1}}, {{5, 2}, {6, 2}, {7, 2}}, nil, {{sliceKey, 0}}, {{sliceKey, sharedPart}}}[config]
 }
 
-var plans [configs][layouts][]Want
+// plan returns the plan for the config and the layout. It has the devices that claims need in the slice, as Assign does.
+func (w *world) plan() planned {
+	plan := planOf(w.config, w.layout)
+	requested, _ := w.gate.Requested()
+	for _, id := range requested {
+		slice := keyIndex[Key{SliceOutlet, id}]
+		i := slices.IndexFunc(plan, func(o struct{ key, part uint8 }) bool { return DeviceOf(keys[o.key].ID) == id })
+		if i < 0 || sliced(plan[i].key) {
+			continue
+		}
+		part := plan[i].part
+		if slice == sliceKey {
+			part = 0
+		}
+		plan = slices.DeleteFunc(slices.Clone(plan), func(o struct{ key, part uint8 }) bool { return DeviceOf(keys[o.key].ID) == id })
+		plan = append(plan, struct{ key, part uint8 }{slice, part})
+	}
+	return plan
+}
+
+// wants returns the IDs of a plan.
+func (p planned) wants(ready bool) (wants []Want) {
+	for _, o := range p {
+		wants = append(wants, Want{Key: keys[o.key].Key, Part: parts[o.part], Capacity: capacityOf(o.part), Ready: ready})
+	}
+	return wants
+}
 
 func capacityOf(part uint8) Amount {
 	if part == sharedPart {
@@ -167,16 +193,6 @@ func capacityOf(part uint8) Amount {
 
 var present = [layouts][]Present{
 	{{Device: parts[0]}}, {{Device: parts[3]}, {Device: parts[4]}}, {{Device: parts[5]}}, {{Device: parts[6]}}, nil,
-}
-
-func init() {
-	for c := range plans {
-		for l := range plans[c] {
-			for _, o := range planOf(uint8(c), uint8(l)) {
-				plans[c][l] = append(plans[c][l], Want{Key: keys[o.key].Key, Part: parts[o.part], Capacity: capacityOf(o.part), Ready: true})
-			}
-		}
-	}
 }
 
 // The stages of a pod's admission. settle bounds the steps from granted to inserted and from writing to admitted, and
@@ -356,6 +372,7 @@ func (w *world) clone() *world {
 		c.gate.entries[k] = &copied
 	}
 	maps.Copy(c.gate.claims, w.gate.claims)
+	maps.Copy(c.gate.requested, w.gate.requested)
 	return &c
 }
 

@@ -71,13 +71,7 @@ func (w *world) deliver(source uint8) bool {
 }
 
 func (w *world) observation() Observation {
-	o := Observation{Wanted: plans[w.config][w.layout], Present: present[w.layout], Grants: w.gate.Grants(), Lists: map[string]List{}}
-	if !w.durable {
-		o.Wanted = append([]Want(nil), o.Wanted...)
-		for i := range o.Wanted {
-			o.Wanted[i].Ready = false
-		}
-	}
+	o := Observation{Wanted: w.plan().wants(w.durable), Present: present[w.layout], Grants: w.gate.Grants(), Lists: map[string]List{}}
 	for i := range w.streams {
 		if s := &w.streams[i]; s.open {
 			l := List{Stream: stamp(s.since)}
@@ -205,7 +199,7 @@ func (w *world) reconcile(saves bool) bool {
 		case offers && saves:
 			w.offers |= bit(k)
 			w.checkFree(k)
-		case !offers && before&bit(k) != 0 && planOf(w.config, w.layout).has(k, were[k]):
+		case !offers && before&bit(k) != 0 && w.plan().has(k, were[k]):
 			w.fail("%v is withdrawn without a reason", e.Key)
 		}
 	}
@@ -232,7 +226,7 @@ func (w *world) checkRequest(listed mask) {
 	moves := false
 	for k := sliceKey; k < uint8(len(keys)); k++ {
 		exists := slices.Contains(present[w.layout], Present{Device: parts[w.parts[k]].Device()})
-		moves = moves || listed&bit(k) != 0 && exists && (!w.durable || !planOf(w.config, w.layout).has(k, w.parts[k]))
+		moves = moves || listed&bit(k) != 0 && exists && (!w.durable || !w.plan().has(k, w.parts[k]))
 	}
 	if w.todo.Allocations && !moves {
 		w.fail("the list of all claims is requested, but no device leaves the slice")

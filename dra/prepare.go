@@ -263,6 +263,7 @@ func (d *Driver) await(ctx context.Context, r Record, prepare func() error) erro
 		}
 		if !waited {
 			d.log.Info("claim waits for devices", "claim", r.Namespace+"/"+r.Name, "err", err)
+			d.cfg.Changed() // the gate may have requested a device for the slices
 		}
 		d.cfg.Observer.Waiting(claimRef{r.UID, r.Namespace, r.Name}.outcome(time.Since(start), err))
 		select {

@@ -1000,10 +1000,31 @@ func migration(t *testing.T, c *cluster) {
 		t.Errorf("after a kubelet restart pod unchanged sees %v, want %v", now, unchanged)
 	}
 	c.awaitGPUs(t, "5")
+	c.run(t, "returned", 1) // through a claim, if the scheduler still has the Node and the slices from before the outage
+	c.awaitPhase(t, "returned", "Running")
+	c.remove(t, "returned")
+	c.awaitGPUs(t, "5")
 	c.remove(t, "claimed")
 	c.awaitGPUs(t, "6")
 	c.killAgent(t)
 	c.remove(t, "unchanged")
+	c.awaitGPUs(t, "8")
+	c.awaitSlices(t, 0)
+
+	// A scheduler can allocate a GPU that has left the slices, if it did not receive the change.
+	c.run(t, "holder", 1)
+	c.awaitPhase(t, "holder", "Running")
+	late := c.onlyGPUOf(t, "holder")
+	c.allocate(t, "late", late)
+	c.startWithClaim(t, "late", "late")
+	c.awaitOutput(t, "held by pod default/holder", func(t *testing.T) string { return c.kubectl(t, "describe", "pod", "late") })
+	c.remove(t, "holder")
+	c.awaitPhase(t, "late", "Running")
+	if now := c.onlyGPUOf(t, "late"); now != late {
+		t.Errorf("the claim has %s, but its pod sees %s", late, now)
+	}
+	c.remove(t, "late")
+	c.kubectl(t, "delete", "resourceclaim", "late")
 	c.awaitGPUs(t, "8")
 	c.awaitSlices(t, 0)
 

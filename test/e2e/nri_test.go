@@ -88,11 +88,36 @@ func (c *cluster) enableNRI(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	enabled := string(config) + "\n" + blocksOf(t, nriDocument, "Enable it", "toml")[0]
-	if err := os.WriteFile(file, []byte(enabled), 0o600); err != nil {
+	c.configureRuntime(t, file, string(config)+"\n"+blocksOf(t, nriDocument, "Enable it", "toml")[0])
+}
+
+// configureRuntime replaces a configuration file of the container runtime, and restarts it.
+func (c *cluster) configureRuntime(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.restartRuntime(t)
+}
+
+// nriDisabled are settings of the configuration files of container runtimes, by the runtime's name in the node status.
+var nriDisabled = map[string]struct{ file, setting string }{
+	"containerd": {"/etc/containerd/config.toml", "[plugins.'io.containerd.nri.v1.nri']\ndisable = true"},
+	"cri-o":      {"/etc/crio/crio.conf", "[crio.nri]\nenable_nri = false"},
+}
+
+// limitsWhileNRIDisabled disables NRI in a runtime that enables it by default, and enables it again.
+func limitsWhileNRIDisabled(t *testing.T, c *cluster) {
+	name, _ := c.runtime(t)
+	disabled := nriDisabled[name]
+	file := c.Box.Path(disabled.file)
+	config, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.configureRuntime(t, file, string(config)+"\n"+disabled.setting+"\n")
+	limitsWithoutNRI(t, c)
+	c.configureRuntime(t, file, string(config))
 }
 
 // nriMissing is the row of gpucdi status for a runtime in which NRI is disabled. If NRI was enabled before, the socket

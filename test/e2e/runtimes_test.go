@@ -51,6 +51,7 @@ var cases = []struct {
 	{"a pod sees its MIG device", migDevices, ""},
 	{"metrics have the GPU memory and utilization of each pod", containerUsage, "TestNode, TestCRIO"},
 	{"pods can allocate only their part of a GPU's memory", memoryLimits, "TestNode, TestCRIO"},
+	{"memory limits hold while NRI is disabled", limitsWhileNRIDisabled, "TestNode, TestCRIO"},
 	{"a pod in a user namespace sees its GPU or stays pending", userNamespace, ""},
 	{"a claim gets GPUs", claimsOnOtherRuntimes, "TestCRIO, TestContainerd17"},
 	{"Helm installs, upgrades and uninstalls the chart", helmLifecycle, "TestContainerd17"},
@@ -168,11 +169,7 @@ func TestContainerd17(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.rejectsWithoutCDI(t, file)
-	fixed := strings.Replace(string(config), section, section+"\n"+setting, 1) // NRI is disabled again
-	if err := os.WriteFile(file, []byte(fixed), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.restartRuntime(t)
+	c.configureRuntime(t, file, strings.Replace(string(config), section, section+"\n"+setting, 1)) // without NRI
 	await(t, "the agent to log that CDI is enabled", func() (string, bool) {
 		log := c.kubectl(t, "logs", "-n", "gpucdi", "daemonset/gpucdi")
 		return log, strings.Contains(log, "container runtime supports CDI")

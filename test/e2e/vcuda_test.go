@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +57,9 @@ func vcudaPods(t *testing.T, c *cluster) {
 	c.configure(t, spreading)
 	t.Run("requests", func(t *testing.T) { vcudaRequests(t, c) })
 	t.Run("spread", func(t *testing.T) { vcudaSpread(t, c) })
-	t.Run("simultaneous pods of several sizes", func(t *testing.T) { vcudaSimultaneous(t, c) })
+	for range vcudaRounds(t) {
+		t.Run("simultaneous pods of several sizes", func(t *testing.T) { vcudaSimultaneous(t, c) })
+	}
 	t.Run("no controller", func(t *testing.T) { withoutController(t, c) })
 	t.Run("manifests of gpu-manager", func(t *testing.T) { gpuManagerManifests(t, c, "nvidia.com", 50, 2048) })
 	t.Run("manifests of Tencent's gpu-manager", func(t *testing.T) { tencentManifests(t, c, spreading) })
@@ -321,6 +325,16 @@ func (c *cluster) applyVCUDA(t *testing.T, name string, cores, memory int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.remove(t, name) })
+}
+
+// vcudaRounds returns how often simultaneous pods are created: VCUDA_ROUNDS times, by default once.
+func vcudaRounds(t *testing.T) int {
+	t.Helper()
+	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("VCUDA_ROUNDS"), "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rounds
 }
 
 // vcudaSimultaneous creates pods of several sizes simultaneously, with one command: ten whose init container has the same
