@@ -30,7 +30,7 @@ const (
 	allocationInterval = 4 * time.Second
 
 	// scheduleLag bounds the time from the API server's acknowledgment of slices until schedulers have received them and
-	// have recorded their earlier allocations in the claims. Only refusals of claims depend on it.
+	// have recorded their earlier allocations in the claims. A later allocation brings the device back (see Gate.Requested).
 	scheduleLag = time.Second
 
 	// listLag bounds the time until the kubelet has processed a list, since it syncs its checkpoint to disk for each. It

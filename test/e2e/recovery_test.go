@@ -174,7 +174,7 @@ func (c *cluster) restartRuntime(t *testing.T) {
 func (c *cluster) awaitExec(t *testing.T) {
 	t.Helper()
 	await(t, "exec in the agent's pod", func() (string, bool) {
-		out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "true")
+		out, err := c.Kubectl(t.Context(), "exec", "--namespace", "gpucdi", "daemonset/gpucdi", "--", "gpucdi", "version")
 		return fmt.Sprint(string(out), err), err == nil
 	})
 }
