@@ -21,25 +21,23 @@ const (
 	claimReads, readPause = 5, 200 * time.Millisecond
 )
 
-// dra measures gpucdi's DRA driver and NVIDIA's, pods with claims and pods of the device plugin in turn, and parts of GPUs.
-func (b *bench) dra(ctx context.Context) (err error) {
-	ctx, cancel := context.WithCancel(ctx) // ends the watch
-	defer cancel()
-	n, err := b.startDRANode(ctx)
-	if err != nil {
-		return err
+// onDRANode performs measurements on a new node, one after the other.
+func (b *bench) onDRANode(measurements ...func(context.Context, *draNode) error) func(context.Context) error {
+	return func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithCancel(ctx) // ends the watch
+		defer cancel()
+		n, err := b.startDRANode(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, n.close()) }()
+		for _, measure := range measurements {
+			if err := measure(ctx, n); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	defer func() { err = errors.Join(err, n.close()) }()
-	if err := b.publish(ctx, n); err != nil {
-		return err
-	}
-	if err := b.claims(ctx, n); err != nil {
-		return err
-	}
-	if err := b.forcedDeletes(ctx, n); err != nil {
-		return err
-	}
-	return b.parts(ctx, n)
 }
 
 // A side is a stack with its measurements.

@@ -97,7 +97,8 @@ func (b *bench) measure(ctx context.Context, selected *regexp.Regexp) error {
 		{fmt.Sprintf("generating %d specs", 6*generateCount), b.generations, false},
 		{fmt.Sprintf("starting %d containers", 5*containerCount), b.containers, false},
 		{fmt.Sprintf("starting %d pods, then %d bursts of %d", 4*singleRounds*singlePods, 2*burstCount, burstSize), b.pods, false},
-		{fmt.Sprintf("DRA: %d starts, then %d pods", 2*publications, 5*draRounds*draPods+3*bindings), b.dra, false},
+		{fmt.Sprintf("DRA: %d starts, then %d pods", 2*publications, 3*draRounds*draPods), b.onDRANode(b.publish, b.claims, b.forcedDeletes), false},
+		{fmt.Sprintf("parts of GPUs: %d pods", 2*draRounds*draPods+3*bindings), b.onDRANode(b.parts), false},
 	} {
 		if !s.always && !selected.MatchString(s.name) {
 			continue
