@@ -1017,7 +1017,7 @@ func migration(t *testing.T, c *cluster) {
 	late := c.onlyGPUOf(t, "holder")
 	c.allocate(t, "late", late)
 	c.startWithClaim(t, "late", "late")
-	c.awaitOutput(t, "waits until no pod holds "+late+" of nvidia.com/gpu", func(t *testing.T) string { return c.gpucdi(t, "explain", "default/late") })
+	c.awaitStatus(t, "waits until no pod holds "+late+" of nvidia.com/gpu")
 	c.remove(t, "holder")
 	c.awaitPhase(t, "late", "Running")
 	if now := c.onlyGPUOf(t, "late"); now != late {
