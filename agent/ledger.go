@@ -28,7 +28,10 @@ func (l *loop) settleLedger() {
 	if todo.Allocatable || todo.Pods || todo.Checkpoint || todo.Runtime || todo.Allocations {
 		replace(l.requests, todo)
 	}
-	_, requestEnds := l.gate.Requested()
+	requested, requestEnds := l.gate.Requested()
+	if !slices.Equal(requested, l.plan.requested) {
+		requestEnds = time.Now() // the plan is out of date
+	}
 	l.deadline = earliest(requestEnds, earliest(todo.Again, l.claims.reorderAt()))
 }
 

@@ -233,14 +233,13 @@ func (l *loop) reconcile(ctx context.Context) {
 }
 
 // advance updates the ledger from the observation, and the gate and the kubelet from the ledger.
-func (l *loop) advance(context.Context) {
+func (l *loop) advance(ctx context.Context) {
 	if l.driver == nil { // before the first driver snapshot, the wanted devices are unknown
 		return
 	}
 	if requested, _ := l.gate.Requested(); !slices.Equal(requested, l.plan.requested) {
-		p := *l.plan
-		p.resources = l.resources(&p)
-		l.plan = &p
+		l.reconcile(ctx)
+		return
 	}
 	l.settleLedger()
 }

@@ -50,8 +50,8 @@ func Assign(inv *gpu.Inventory, p Policy) []Assignment {
 			switch {
 			case p.mode(a.Rule) == ModeDRA:
 				a.Outlet = SliceOutlet
-			case slices.Contains(p.Requested, d.ID):
-				a.Outlet, a.Rule.Replicas, a.Rule.Limits = SliceOutlet, 0, ""
+			case slices.Contains(p.Requested, d.ID): // the claim selected it without the rule, which is for the device plugin
+				a.Resource, a.Outlet, a.Rule = standard, SliceOutlet, Rule{}
 			}
 		}
 		if a.Outlet == GPUResource {

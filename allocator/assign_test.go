@@ -100,7 +100,7 @@ func TestAssign(t *testing.T) {
 // A device that a claim needs is in the slices whatever its mode, without replicas, unless it is excluded.
 func TestAssignRequested(t *testing.T) {
 	rules := Rules{
-		{Select: Selector{Index: []int{0}}, Name: "example.com/x", Replicas: 2, Limits: LimitMemory},
+		{Select: Selector{Index: []int{0}}, Name: "example.com/x", Replicas: 2, Limits: LimitMemory, Features: []string{"graphics"}},
 		{Select: Selector{Index: []int{1}}, Exclude: true},
 		{Select: Selector{Index: []int{3}}, Mode: ModeDRA, Share: ShareReplicas, Replicas: 3},
 	}
@@ -109,6 +109,9 @@ func TestAssignRequested(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for _, d := range resources[1].Devices {
+		if len(d.CDINames) != 1 || d.Features != "" || d.Resource == "example.com/x" {
+			t.Errorf("in the slice, %s has the resource %s and the CDI devices %q", d.ID, d.Resource, d.CDINames)
+		}
 		if shared := d.ID == "GPU-3"; (d.Sharing != "") != shared || (d.Class != "") != shared || !d.Healthy() {
 			t.Errorf("in the slice, %s has the sharing %q, the class %q and the fault %q", d.ID, d.Sharing, d.Class, d.Fault)
 		}

@@ -71,6 +71,11 @@ func (g *Gate) Prepare(c Claim) error {
 		g.checkClaimable(c, id, &errs)
 	}
 	if err := errs.err(); err != nil {
+		if errors.Is(err, ErrUnknown) { // the claim cannot be prepared, so it needs none of its devices
+			for _, id := range c.distinct() {
+				delete(g.requested, id)
+			}
+		}
 		return err
 	}
 	g.claims[c.UID] = c
@@ -97,17 +102,21 @@ func withPods(earlier, added []string) (all []string) {
 // checkClaimable adds a problem to errs if a device cannot be granted to a claim that is not prepared.
 func (g *Gate) checkClaimable(c Claim, id string, errs *problems) {
 	d := g.entries[Key{SliceOutlet, id}]
-	requested := (d == nil || !d.open) && g.request(id)
+	requested := (d == nil || !d.open) && g.request(c, id)
 	if d == nil && requested {
 		errs.add(ErrHeld, "%s was allocated after it had left the ResourceSlices; it returns to them once no pod holds it", id)
 		return
 	}
 	if d == nil {
-		errs.add(ErrUnknown, "%s is not in the ResourceSlices of this node; delete the pod to get another device", quoteID(id))
+		errs.add(ErrUnknown, "%s is not in the ResourceSlices of this node; if this persists, delete the pod to get another device", quoteID(id))
 		return
 	}
 	if !d.open {
-		errs.add(d.entry.refusal(), "%s: %s", id, cmp.Or(d.entry.Message(), "not advertised yet"))
+		refusal := d.entry.refusal()
+		if requested && d.entry.Fault.None() { // it may be closed, but still in the ledger
+			refusal = ErrHeld
+		}
+		errs.add(refusal, "%s: %s", id, cmp.Or(d.entry.Message(), "not advertised yet"))
 		return
 	}
 	if d.entry.shared() {

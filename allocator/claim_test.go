@@ -275,8 +275,14 @@ func TestGPULeavesTheSlice(t *testing.T) {
 		t.Errorf("%v are requested until %s", requested, until)
 	}
 	unknown := claim("c")
-	unknown.Devices = []string{"GPU-9"}
-	s.refuses(unknown, ErrUnknown, "not in the ResourceSlices of this node; delete the pod")
+	unknown.Devices = []string{gpu0, "GPU-9"}
+	s.refuses(unknown, ErrUnknown, "not in the ResourceSlices of this node; if this persists, delete the pod")
+	part := claim("d")
+	part.Amounts = map[string]Amount{gpu0: {Cores: 40}}
+	s.refuses(part, ErrUnknown, "not in the ResourceSlices")
+	if requested, _ := s.gate.Requested(); len(requested) != 0 {
+		t.Errorf("claims that cannot be prepared request %v", requested)
+	}
 }
 
 // A claim gets a device that leaves the slice, if the scheduler allocated it before. It waits for the containers of the

@@ -258,12 +258,14 @@ func (d *Driver) await(ctx context.Context, r Record, prepare func() error) erro
 		}
 		changed := d.cfg.Gate.Changed()
 		err := prepare()
+		if err != nil && !waited {
+			d.cfg.Changed() // the gate may have requested a device for the slices
+		}
 		if !mayBeReleased(err) {
 			return err
 		}
 		if !waited {
 			d.log.Info("claim waits for devices", "claim", r.Namespace+"/"+r.Name, "err", err)
-			d.cfg.Changed() // the gate may have requested a device for the slices
 		}
 		d.cfg.Observer.Waiting(claimRef{r.UID, r.Namespace, r.Name}.outcome(time.Since(start), err))
 		select {
