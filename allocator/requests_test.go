@@ -47,9 +47,9 @@ func (w *world) claimPod() *pod {
 	return &pod{}
 }
 
-// stateOf returns the state of the GPU in an outlet; empty if the outlet lacks it.
-func (w *world) stateOf(key uint8) State {
-	e, _ := w.ledger.Entry(keys[key].Key)
+// pluginState returns the state of the GPU in the device plugin; empty if that does not have it.
+func (w *world) pluginState() State {
+	e, _ := w.ledger.Entry(keys[0].Key)
 	return e.State
 }
 
@@ -59,11 +59,11 @@ func TestLateClaim(t *testing.T) {
 	if p := w.claimPod(); p.stage != admitted {
 		t.Fatalf("the claim is not prepared: %+v", p)
 	}
-	if state := w.stateOf(0); state == StateAvailable {
+	if state := w.pluginState(); state == StateAvailable {
 		t.Errorf("the device plugin offers the GPU")
 	}
 	perform(t, w, "end 0; rounds 7; rounds 7")
-	if state := w.stateOf(0); state != StateAvailable {
+	if state := w.pluginState(); state != StateAvailable {
 		t.Errorf("after the pod has ended, the GPU is %q in the device plugin", state)
 	}
 }
@@ -89,7 +89,7 @@ func TestLateClaimWaitsForPod(t *testing.T) {
 func TestLateClaimDeleted(t *testing.T) {
 	w := lateWorld(t, "create 0; rounds 2")
 	perform(t, w, "prepare 0; rounds 1")
-	if state := w.stateOf(0); state != StateDraining {
+	if state := w.pluginState(); state != StateDraining {
 		t.Fatalf("the GPU is %q in the device plugin", state)
 	}
 	for i := range uint8(podSlots) {
@@ -101,7 +101,7 @@ func TestLateClaimDeleted(t *testing.T) {
 	for range int(requestPeriod/tick) + 2 {
 		perform(t, w, "rounds 0")
 	}
-	if state := w.stateOf(0); state != StateAvailable {
+	if state := w.pluginState(); state != StateAvailable {
 		t.Errorf("after the claim was deleted, the GPU is %q in the device plugin", state)
 	}
 }
@@ -110,7 +110,7 @@ func TestLateClaimDeleted(t *testing.T) {
 func TestRequestOfFaultyDevice(t *testing.T) {
 	s := newSliceAgent(t)
 	slice, plugin := s.o.Wanted[0], s.o.Wanted[0]
-	plugin.Key.Outlet = GPUResource
+	plugin.Outlet = GPUResource
 	slice.Fault = gpu.Fault{Code: gpu.XIDFault(79), Message: "XID 79"}
 	follow := func() {
 		t.Helper()
