@@ -181,7 +181,7 @@ func (w *world) longPass() bool {
 // converge ends all pods, or only those that hold unwanted devices, and runs agent and kubelet until the ledger matches
 // the plan. It fails if that does not happen within convergeRounds.
 func (w *world) converge(all bool) {
-	wanted := w.plan()
+	wanted := planOf(w.config, w.layout) // without the devices that claims need only until they are prepared
 	w.slow = false
 	for i := range uint8(podSlots) {
 		w.pods[i].hangs = false
