@@ -341,6 +341,7 @@ type state struct {
 	slice          poolVersion      // acknowledged by the API server
 	scheduled      poolVersion      // received by the scheduler
 	listed, offers mask
+	checkpointed   [6]record         // the records of the checkpoint at the latest reconcile
 	responses      [sources]response // delivered
 	requested      [sources]response // not delivered yet
 }

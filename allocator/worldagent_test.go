@@ -173,6 +173,7 @@ func (a *response) runtime() *Runtime {
 // withdraws.
 func (w *world) reconcile(saves bool) bool {
 	earlier := w.ledger
+	w.checkpointed = w.responses[checkpoint].file.records
 	w.ledger, w.todo = Next(w.ledger, w.observation(), w.now())
 	w.gate.Withdraw(w.ledger)
 	if saves {
@@ -316,15 +317,15 @@ func (w *world) send(outlet uint8, again bool) bool {
 }
 
 // checkListed fails if a list lacks an ID that a pod holds. After a start without state, IDs that the checkpoint lacked
-// when the agent read it are exempt: the kubelet has recorded them before it receives the list, so it does not panic,
-// and its next checkpoint contains them.
+// at the latest reconcile are exempt: the kubelet has recorded them before it receives the list, so it does not panic,
+// and a later checkpoint contains them.
 func (w *world) checkListed(outlet uint8, listed mask) {
 	for _, r := range w.records {
 		if r.uid == 0 || keys[r.key].outlet != outlet || listed&bit(r.key) != 0 {
 			continue
 		}
 		p := w.pod(r.uid)
-		if p != nil && p.active && (w.ledger.Complete() || slices.Contains(w.responses[checkpoint].file.records[:], r)) {
+		if p != nil && p.active && (w.ledger.Complete() || slices.Contains(w.checkpointed[:], r)) {
 			w.fail("%v is held by pod %d but not listed", keys[r.key].Key, r.uid)
 		}
 	}
