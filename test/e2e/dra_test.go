@@ -1023,6 +1023,12 @@ func migration(t *testing.T, c *cluster) {
 	if now := c.onlyGPUOf(t, "late"); now != late {
 		t.Errorf("the claim has %s, but its pod sees %s", late, now)
 	}
+	c.run(t, "beside", 1)
+	c.awaitPhase(t, "beside", "Running")
+	if claims := c.kubectl(t, "get", "resourceclaims", "-o", "name"); strings.Contains(claims, "beside") {
+		t.Errorf("the claims are %s, want none of pod beside, which gets a GPU of the device plugin", claims)
+	}
+	c.remove(t, "beside")
 	c.remove(t, "late")
 	c.kubectl(t, "delete", "resourceclaim", "late")
 	c.awaitGPUs(t, "8")
