@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -60,8 +61,20 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deploy := filepath.Join(filepath.Dir(module), "deploy")
-	binds := map[string]string{deploy: checkout + "/deploy"}
+	// On disk, since container images are stored there; /tmp may be a tmpfs.
+	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	source := filepath.Dir(module)
+	if product.RaceEnabled() {
+		source = filepath.Join(dir, "source")
+		if err := copyDeploy(source, filepath.Dir(module)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binds := map[string]string{filepath.Join(source, "deploy"): checkout + "/deploy"}
 	for _, tool := range programs {
 		dir, err := tools.Build(ctx, tool)
 		if err != nil {
@@ -70,12 +83,6 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 		binds[dir] = "/opt/" + string(tool)
 	}
 	c := &cluster{}
-	// On disk, since container images are stored there; /tmp may be a tmpfs.
-	dir, err := os.MkdirTemp("/var/tmp", "gpucdi-e2e-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	cfg.Box = box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: binds}
 	cfg.Logs = filepath.Join(dir, "logs")
 	cfg.Prepare = func(_ context.Context, b *box.Box) error {
@@ -104,7 +111,7 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 			t.Errorf("closing the node: %v", err)
 		}
 	})
-	manifest, err := node.AgentManifest(filepath.Dir(module), spread)
+	manifest, err := node.AgentManifest(source, spread)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +121,32 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 	c.awaitGPUs(t, "8")
 	c.rolloutStatus(t) // the node's status may be updated before the pod's, and logs require the pod's
 	return c
+}
+
+// memoryLimit is a memory limit of a program in deploy; the requests are smaller.
+var memoryLimit = regexp.MustCompile(`memory: (128|256)Mi`)
+
+// copyDeploy copies deploy of a checkout to another directory, and raises the memory limits of the programs, since the
+// race detector multiplies their usage.
+func copyDeploy(to, checkout string) error {
+	deploy := filepath.Join(to, "deploy")
+	if err := os.CopyFS(deploy, os.DirFS(filepath.Join(checkout, "deploy"))); err != nil {
+		return err
+	}
+	for _, name := range []string{"gpucdi.yaml", "gpucdi/values.yaml", "gpucdi/templates/vcuda.yaml"} {
+		path := filepath.Join(deploy, name)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !memoryLimit.Match(text) {
+			return fmt.Errorf("raising the memory limit in %s: not found", path)
+		}
+		if err := os.WriteFile(path, memoryLimit.ReplaceAll(text, []byte("memory: 1Gi")), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *cluster) rolloutStatus(t *testing.T) {
@@ -127,9 +160,6 @@ func (c *cluster) setSpread(t *testing.T) {
 	t.Helper()
 	start := time.Now()
 	c.kubectl(t, "set", "env", "-n", "gpucdi", "daemonset/gpucdi", "GPUCDI_SPREAD="+spread)
-	if product.RaceEnabled() {
-		c.kubectl(t, "set", "resources", "-n", "gpucdi", "daemonset/gpucdi", "--limits", "memory="+node.RaceMemory)
-	}
 	c.rolloutStatus(t)
 	c.awaitRegistration(t, start.Truncate(time.Second))
 	c.awaitGPUs(t, "8")
