@@ -165,13 +165,13 @@ func (c *cluster) setSpread(t *testing.T) {
 	c.awaitGPUs(t, "8")
 }
 
-// logDiagnostics logs pods, events and the agent's log.
+// logDiagnostics logs pods, events and the end of the agent's log.
 func (c *cluster) logDiagnostics(t *testing.T) {
 	ctx := context.Background()
 	for _, args := range [][]string{
 		{"get", "pods", "-A", "-o", "wide"},
-		{"get", "events", "-A", "--sort-by=.lastTimestamp"},
-		{"logs", "-n", "gpucdi", "daemonset/gpucdi"},
+		{"get", "events", "-A", "--sort-by=.lastTimestamp", "--field-selector", "reason!=Scheduled,reason!=Pulled,reason!=Created,reason!=Started,reason!=Killing"},
+		{"logs", "-n", "gpucdi", "daemonset/gpucdi", "--tail=50"},
 	} {
 		out, err := c.Kubectl(ctx, args...)
 		t.Logf("kubectl %s\n%s%v", strings.Join(args, " "), out, err)

@@ -25,6 +25,7 @@ func vcudaRandom(t *testing.T, c *cluster, config string) {
 	l40s := addL40S(t, c)
 	c.configure(t, config)
 	c.awaitSlices(t, 16)
+	c.awaitGPUs(t, "0") // until then the kubelet would reject pods that request nvidia.com/gpu
 	const total, concurrent, batch = 200, 40, 8
 	sizes := []vcudaSize{{vcuda(10, 2000), 2000, true}, {vcuda(20, 4000), 4000, false}, {vcuda(30, 8000), 8000, false}, {vcuda(50, 10000), 10000, true},
 		{vcuda(70, 20000), 20000, false}, {vcuda(100, 0), 0, false}, {"nvidia.com/gpu: 1", 0, false}}
