@@ -17,6 +17,7 @@ import (
 var foreignMessages = []string{
 	"cannot allocate all claims", "has been stopped", "Insufficient nvidia.com/gpu", "Insufficient nvidia.com/vcuda-core",
 	"connection refused", "no such file or directory", "unable to get claim info for ResourceClaim",
+	"no relationship found between node",
 }
 
 // Every message of gpucdi that a troubleshooting table quotes is part of a string literal of the product, or of the

@@ -274,6 +274,9 @@ func vcudaRequests(t *testing.T, c *cluster) {
 	if got, err := c.converted(t, more); err != nil || got != want {
 		t.Errorf("with another claim: %s, error %v, want %s", got, err, want)
 	}
+	if got, err := c.converted(t, strings.ReplaceAll(more, "name: own", "name: vcuda-0")); err == nil || !strings.Contains(err.Error(), `Duplicate value: "vcuda-0"`) {
+		t.Errorf("with another claim of the same name: %s, error %v, want an error that names the claim", got, err)
+	}
 }
 
 // converted returns the claims that a pod would have, with their templates, and its containers with their claims.
