@@ -76,11 +76,11 @@ func startCluster(t *testing.T, cfg node.Config) *cluster {
 	}
 	binds := map[string]string{filepath.Join(source, "deploy"): checkout + "/deploy"}
 	for _, tool := range programs {
-		dir, err := tools.Build(ctx, tool)
+		built, err := tools.Build(ctx, tool)
 		if err != nil {
 			t.Fatal(err)
 		}
-		binds[dir] = "/opt/" + string(tool)
+		binds[built] = "/opt/" + string(tool)
 	}
 	c := &cluster{}
 	cfg.Box = box.Config{Dir: filepath.Join(dir, "box"), Simulated: true, Binds: binds}
